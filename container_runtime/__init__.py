@@ -1,0 +1,1 @@
+"""Runs commands in isolated containers. Knows neither models nor policies."""

@@ -1,0 +1,1 @@
+"""Carries every byte that leaves a container. Knows neither models nor commands."""

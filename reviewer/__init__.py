@@ -1,0 +1,1 @@
+"""Decides on actions that need approval. Knows nothing of how they are executed."""
