@@ -1,17 +1,21 @@
 """Owns the one shape into which every method handler is brought: a coroutine over raw bytes.
 
 A handler may be written with `return`, `yield` or `context.write`; whoever wraps it need not know.
-Parsing and serialization happen inside it, so that their failures are its own.
+Parsing and serialization happen inside it, so that their failures are its own. A stream answers
+its initial metadata at once, so that the client knows it was taken; a handler sends none itself.
 """
 
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
-Handler = grpc.RpcMethodHandler[Any, Any]
+if TYPE_CHECKING:
+    Handler = grpc.RpcMethodHandler[Any, Any]
+else:
+    Handler = grpc.RpcMethodHandler  # generic only in the stubs
 Body = Callable[[Any, Context], Awaitable[Any]]
 """Takes a request (or an iterator of them) and returns a response, or None when it streams."""
 
@@ -27,6 +31,8 @@ def body_of(handler: Handler) -> Body:
         return serialize(response) if serialize else response
 
     async def stream(request: Any, context: Context) -> None:
+        # Sent before anything else: a status cannot follow a first message that was cut short.
+        await context.send_initial_metadata(())
         result = behaviour(parse(request) if parse else request, context)
         if not hasattr(result, "__aiter__"):
             await result

@@ -19,7 +19,7 @@ _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{6,}")
 _MAX_DEPTH = 6
 
 
-def configure(
+def configure_logs(
     level: str = "info", *, service: str | None = None, stream: TextIO | None = None
 ) -> None:
     """Sends this process's logs to `stream` (stderr by default), JSON unless it is a terminal.
@@ -94,6 +94,9 @@ def _capture_standard_logging(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level if level <= logging.DEBUG else max(level, logging.WARNING))
+    # At debug, grpc logs objects that are being freed: whatever keeps the record crashes later.
+    logging.getLogger("grpc").setLevel(logging.WARNING)
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 
 def _cleaned(key: str, value: Any, depth: int) -> Any:

@@ -162,7 +162,7 @@ async def _watched(servers: Sequence[_Server]) -> AsyncIterator[None]:
             watchers = [tasks.create_task(server.ended()) for server in servers]
             try:
                 yield
-            except Exception as error:
+            except BaseException as error:
                 own = error
                 raise
             finally:
