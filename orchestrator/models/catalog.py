@@ -120,13 +120,13 @@ class ModelCatalog:
     def _endpoint(self, override: ModelOverride) -> Endpoint:
         own = Endpoint(self._settings.base_url, self._settings.api_key)
         if not override.base_url:
-            return own
+            return Endpoint(own.address, override.api_key) if override.api_key else own
         try:
             wanted = Endpoint(override.base_url, override.api_key)
         except InvalidField as error:
             raise InvalidField(f"model_{error.field}", error.problem) from error
         if wanted.address == own.address:
-            return wanted if override.api_key else own
+            return wanted if wanted.secret else own
         if wanted.address not in {
             Endpoint(url).address for url in self._settings.allowed_base_urls
         }:
