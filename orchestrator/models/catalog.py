@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Literal
 
 from orchestrator.models.chat import ChatProtocol
-from orchestrator.models.http import Endpoint, HttpClients, Limits, ModelServer
+from orchestrator.models.clients import Endpoint, HttpClients, Limits
+from orchestrator.models.http import ModelServer
 from orchestrator.models.model import Model
 from orchestrator.models.responses import ResponsesProtocol
 from orchestrator.models.retry import Retries, RetryPolicy

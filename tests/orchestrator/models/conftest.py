@@ -5,14 +5,18 @@ from datetime import timedelta
 import pytest
 
 from orchestrator.models.chat import ChatProtocol
-from orchestrator.models.http import Endpoint, HttpClients, Limits, ModelServer
+from orchestrator.models.clients import Endpoint, HttpClients, Limits
+from orchestrator.models.http import ModelServer
 from orchestrator.models.responses import ResponsesProtocol
 from orchestrator.models.retry import Retries, RetryPolicy
-from orchestrator.models.server_model import ServerModel
+from orchestrator.models.server_model import ServerModel, WireProtocol
 from tests.orchestrator.models.server import RunningServer, running_server
 
 KEY = "sk-secret-0123456789"
-PROTOCOLS = {"responses": ResponsesProtocol, "chat": ChatProtocol}
+PROTOCOLS: dict[str, Callable[[], WireProtocol]] = {
+    "responses": ResponsesProtocol,
+    "chat": ChatProtocol,
+}
 MakeModel = Callable[..., ServerModel]
 
 

@@ -74,7 +74,7 @@ class Heard:
 
     def __init__(self, events: list[ModelEvent]) -> None:
         self.events = events
-        self.items = [event.item for event in events if isinstance(event, ItemDone)]
+        self.items: list[Any] = [event.item for event in events if isinstance(event, ItemDone)]
         self.restarts = [event for event in events if isinstance(event, Restarted)]
         completions = [event for event in events if isinstance(event, Completed)]
         assert len(completions) == 1 and events[-1] is completions[0]
@@ -102,7 +102,7 @@ def read(protocol: WireProtocol, *chunks: bytes) -> Heard:
     reader = FrameReader()
     frames = [frame for chunk in chunks for frame in reader.feed(chunk)]
     heard = [event for frame in [*frames, *reader.close()] for event in answer.feed(frame)]
-    return Heard(heard + [*answer.finish()])
+    return Heard([*heard, *answer.finish()])
 
 
 async def ask(model: Model, request: ModelRequest = QUESTION) -> Heard:

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import pytest
 
+from orchestrator.models.clients import Endpoint, HttpClients, Limits
 from orchestrator.models.errors import (
     ContextLengthExceeded,
     ModelAuthenticationFailed,
@@ -21,7 +22,7 @@ from orchestrator.models.errors import (
     ModelTimeout,
     ModelUnreachable,
 )
-from orchestrator.models.http import Endpoint, HttpClients, Limits, ModelServer
+from orchestrator.models.http import ModelServer
 from orchestrator.models.model import Message, TextDelta
 from orchestrator.models.retry import Retries, RetryPolicy
 from orchestrator.models.server_model import ServerModel
@@ -99,7 +100,7 @@ async def test_a_stalled_stream_times_out(server, make_model, protocol):
 
 
 async def test_an_endless_answer_is_ended(server, make_model, protocol, clock):
-    server.always = stream(begun_stream(protocol))
+    server.always = server.stall(b": still here\n\n")
     with pytest.raises(ModelTimeout, match="not complete after -1 s"):
         await ask(make_model(protocol, answer=timedelta(seconds=-1)))
     assert len(server.received) == 1
@@ -268,6 +269,19 @@ async def test_hundreds_of_streams_run_at_once(server, make_model, protocol):
     async with asyncio.TaskGroup() as tasks:
         asking = [tasks.create_task(ask(model)) for _ in range(300)]
     assert all(task.result().items == HELLO for task in asking)
+
+
+async def test_who_finds_no_free_connection_is_told(server):
+    server.always = server.stall(begun_stream("chat"))
+    limits = Limits(connect=timedelta(milliseconds=50), connections=1)
+    async with HttpClients.open(limits) as clients, asyncio.TaskGroup() as tasks:
+        there = ModelServer(clients, Endpoint(server.base_url), limits)
+        model = ServerModel(there, PROTOCOLS["chat"](), Retries(RetryPolicy(attempts=1)))
+        first = tasks.create_task(ask(model))
+        await server.stalled.wait()
+        with pytest.raises(ModelUnreachable, match="all connections are in use"):
+            await ask(model)
+        first.cancel()
 
 
 async def test_a_loopback_server_is_not_asked_through_a_proxy(server, monkeypatch, protocol):

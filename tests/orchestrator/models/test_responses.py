@@ -16,6 +16,7 @@ from orchestrator.models.model import (
     FunctionCall,
     FunctionCallOutput,
     ImageUrl,
+    Item,
     JsonSchema,
     Message,
     ModelRequest,
@@ -199,20 +200,11 @@ async def test_an_item_told_twice_without_a_common_id_is_one(server, make_model,
     output = [message("one", **last), call("shell", "{}", **last), call("shell", "{}")]
     server.always = stream(
         events(
-            {
-                "type": "response.output_item.done",
-                "output_index": 0,
-                "item": message("one", **first),
-            },
-            {"type": "response.output_item.done", "output_index": 0, "item": call("shell", "{}")},
-            {"type": "response.output_item.done", "output_index": 0, "item": call("shell", "{}")},
-            {
-                "type": "response.completed",
-                "response": response(
-                    message("one", **last), call("shell", "{}", **last), call("shell", "{}")
-                ),
-            },
-        )  # fmt: skip
+            done(0, message("one", **first)),
+            done(0, call("shell", "{}")),
+            done(0, call("shell", "{}")),
+            {"type": "response.completed", "response": response(*output)},
+        )
     )
     heard = await ask(make_model("responses"))
     assert [type(item) for item in heard.items] == [Message, FunctionCall, FunctionCall]
@@ -246,8 +238,9 @@ async def test_arguments_may_be_an_object_and_may_be_missing(server, make_model)
 
 async def test_a_call_id_that_the_context_has_already_is_replaced(server, make_model):
     server.always = status(200, response(call("shell", "{}", call_id="call_0")))
-    earlier = [FunctionCall("call_0", "shell", "{}"), FunctionCallOutput("call_0", "x")]
-    request = ModelRequest("m-1", [Message.of("user", "hi"), *earlier])
+    earlier = FunctionCall("call_0", "shell", "{}")
+    items: list[Item] = [Message.of("user", "hi"), earlier, FunctionCallOutput("call_0", "x")]
+    request = ModelRequest("m-1", items)
     (item,) = (await ask(make_model("responses"), request)).items
     assert item.call_id != "call_0"
 

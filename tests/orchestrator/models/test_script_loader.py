@@ -1,3 +1,6 @@
+import re
+from pathlib import Path
+
 import pytest
 
 from orchestrator.models.errors import ScriptInvalid
@@ -94,6 +97,15 @@ def test_a_script_that_cannot_be_played_is_refused(text, problem):
     with pytest.raises(ScriptInvalid) as caught:
         read_script(text, "bad.yaml")
     assert problem in caught.value.message
+
+
+def test_the_scripts_in_the_documentation_can_be_played():
+    page = Path(__file__).parents[3] / "docs" / "scripts.md"
+    blocks = re.findall(r"```yaml\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    assert [read_script(block, str(page)).name for block in blocks] == [
+        "busy-airlines",
+        "two-turns",
+    ]
 
 
 def test_a_folder_of_scripts_is_read_by_name(tmp_path):

@@ -16,7 +16,7 @@ from orchestrator.models.model import (
 )
 from orchestrator.models.script_loader import read_script
 from orchestrator.models.scripted import ScriptedModel
-from tests.orchestrator.models.said import ask
+from tests.orchestrator.models.said import Heard, ask
 
 DEMO = r"""
 script: demo
@@ -59,7 +59,7 @@ def request(*items, **fields) -> ModelRequest:
     return ModelRequest("demo", [Message.of("user", "drop it"), *items], **fields)
 
 
-async def play(start: ModelRequest, outputs: list[list[str]], clock) -> list:
+async def play(start: ModelRequest, outputs: list[list[str]], clock) -> list[Heard]:
     """Go through a turn, a new player for each step as after a restart."""
     heard = []
     for answers in [*outputs, None]:
