@@ -73,7 +73,7 @@ async def start(spec: DaemonSpec, progress: Progress) -> None:
     A pid file whose process is gone, a zombie or not an engine is removed; where a live engine
     holds it, that one is waited for instead. Raises EngineStartFailed with the end of the log.
     """
-    spec.state_dir.mkdir(parents=True, exist_ok=True)
+    spec.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     for _ in range(START_ATTEMPTS):
         holder = clear_stale_pid_file(spec.pid_file, progress)
         if holder is not None:

@@ -6,11 +6,12 @@ from datetime import timedelta
 from pathlib import Path
 
 from container_runtime.setup.errors import InstallFailed
-from container_runtime.setup.processes import Progress, run
+from container_runtime.setup.processes import Finished, Progress, run
 
 UPDATE_TIMEOUT = timedelta(minutes=5)
 INSTALL_TIMEOUT = timedelta(minutes=15)
 LOCK_WAIT = "DPkg::Lock::Timeout=300"  # seconds; another apt may be at work
+INTERRUPTED = "dpkg was interrupted"
 QUIET = {"DEBIAN_FRONTEND": "noninteractive", "NEEDRESTART_MODE": "l", "LC_ALL": "C.UTF-8"}
 
 
@@ -31,12 +32,11 @@ async def install(*packages: str, progress: Progress) -> None:
         "apt-get", "-q", "-o", LOCK_WAIT, "update", timeout=UPDATE_TIMEOUT, environment=QUIET
     )
     progress(f"apt-get install {names}")
-    installed = await run(
-        *("apt-get", "-q", "-y", "-o", LOCK_WAIT, "install", "--no-install-recommends"),
-        *packages,
-        timeout=INSTALL_TIMEOUT,
-        environment=QUIET,
-    )
+    installed = await _apt_install(packages)
+    if INTERRUPTED in installed.output:
+        progress("finishing an installation that was interrupted (dpkg --configure -a)")
+        await run("dpkg", "--configure", "-a", timeout=INSTALL_TIMEOUT, environment=QUIET)
+        installed = await _apt_install(packages)
     if installed.code == 0:
         return
     update_problem = "" if updated.code == 0 else f"\napt-get update failed:\n{updated.tail()}"
@@ -45,6 +45,15 @@ async def install(*packages: str, progress: Progress) -> None:
         f"{update_problem}\nSee that apt works here (network, sources, free disk space), "
         "then try again",
         packages=names,
+    )
+
+
+async def _apt_install(packages: tuple[str, ...]) -> Finished:
+    return await run(
+        *("apt-get", "-q", "-y", "-o", LOCK_WAIT, "install", "--no-install-recommends"),
+        *packages,
+        timeout=INSTALL_TIMEOUT,
+        environment=QUIET,
     )
 
 

@@ -3,6 +3,7 @@
 import os
 import platform
 import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -41,9 +42,14 @@ class ReadyEngine:
 
 
 def default_state_dir(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where set-up keeps its locks, the engine's log and its record: `$WORKROOM_HOME/engine`."""
-    home = environment.get("WORKROOM_HOME")
-    return (Path(home) if home else Path.home() / ".workroom") / "engine"
+    """Where set-up keeps its locks, the engine's log and the record that it is ours.
+
+    One folder per machine and user, because an engine serves every installation on it.
+    """
+    if os.geteuid() == 0:
+        return Path("/run/workroom-engine")
+    runtime_dir = environment.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    return Path(runtime_dir) / f"workroom-engine-{os.geteuid()}"
 
 
 async def ensure_engine(
@@ -62,9 +68,7 @@ async def ensure_engine(
     answer = await ask(socket)
     if answer is Answer.NOBODY:
         _check_may_start(socket)
-        async with locked(spec.state_dir / "engine.lock", timeout=LOCK_TIMEOUT, progress=progress):
-            if await ask(socket) is not Answer.YES:
-                await _bring_up(spec, progress)
+        await start_daemon(spec, progress)
         answer = await ask(socket)
     if answer is Answer.SILENT and await await_answer(socket, timeout=daemon.START_TIMEOUT):
         answer = Answer.YES  # it was still starting
@@ -75,6 +79,13 @@ async def ensure_engine(
     check_usable(engine, socket)
     owned = daemon.owned_daemon(spec)
     return ReadyEngine(socket, engine.version, ours=owned is not None and owned.socket == socket)
+
+
+async def start_daemon(spec: DaemonSpec, progress: Progress) -> None:
+    """Installs the engine if it is missing and starts it, unless another set-up was first."""
+    async with locked(spec.state_dir / "engine.lock", timeout=LOCK_TIMEOUT, progress=progress):
+        if await ask(spec.socket) is not Answer.YES:
+            await _bring_up(spec, progress)
 
 
 async def stop_engine(

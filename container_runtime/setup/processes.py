@@ -83,7 +83,7 @@ async def locked(path: Path, *, timeout: timedelta, progress: Progress) -> Async
 
     Raises SetupBusy when another process holds it for all of `timeout`.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         await _take(descriptor, path, timeout, progress)
