@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 TOOLS := .cache/bin
 PACKAGES := workroom orchestrator container_runtime reviewer egress_proxy
-TYPED := $(PACKAGES) $(wildcard tests benchmarks examples)
+TYPED := $(PACKAGES) $(patsubst %/,%,$(sort $(dir $(wildcard $(addsuffix /*.py,tests benchmarks examples)))))
 GRPCURL := github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3
 
 # Another interpreter: `make PYTHON=/path/of/python3.12 …`

@@ -65,6 +65,7 @@ async def _bootstrap(engine: EngineApi, wanted: str, pull: str, progress: Progre
         options = [f"--dpkgopt=path-exclude={pattern}" for pattern in LEFT_OUT]
         made = await run(
             *(TOOL, "--variant=minbase", *options, f"--dpkgopt=path-include={KEPT}"),
+            "--dpkgopt=force-unsafe-io",  # an image that a crash may spoil is made anew
             *(SUITE, str(archive)),
             timeout=BOOTSTRAP_TIMEOUT,
             environment={"TMPDIR": folder},
