@@ -24,7 +24,7 @@ SCRIPTS = (
     "rm -rf build dist && mkdir -p build && cp -r src build/",
     'if [ -f package.json ]; then npm test; else echo "no tests" >&2; fi',
     "sudo rm -rf /var/lib/thing",
-    "X=$(mktemp -d); tar -xzf a.tgz -C \"$X\" && find \"$X\" -name '*.txt' | xargs grep -l foo",
+    'X=$(mktemp -d); tar -xzf a.tgz -C "$X" && find "$X" -name \'*.txt\' | xargs grep -l foo',
 )
 
 

@@ -52,10 +52,13 @@ _FORK_BOMB = re.compile(r"(?:^|[;&|{}()])(?:function)?([^\s;&|(){}]{1,64})\(\)[(
 class _Context:
     """What reaches a command from outside its own text."""
 
-    level: int = 0
     depth: int = 0
     feeds: frozenset[str] = frozenset()
     stdin: tuple[str, ...] = ()
+
+
+_NOTHING = _Context()
+_NO_REDIRECTS = Redirects()
 
 
 class Collector:
@@ -73,6 +76,7 @@ class Collector:
         self._words = Words(self._variables, self._printed)
         self._printing = 0
         self._scripts = 0
+        self._level = 0
         self._commands: dict[Command, None] = {}
         self._findings: dict[Finding, None] = {}
 
@@ -80,10 +84,10 @@ class Collector:
         return Loose(tuple(self._commands), tuple(self._findings))
 
     def add_script(self, script: str | Syntax) -> None:
-        self._script(script, _Context())
+        self._script(script, _NOTHING)
 
     def add_argv(self, argv: tuple[str, ...]) -> None:
-        self._emit(argv, _Context())
+        self._emit(argv, _NOTHING)
 
     def _find(self, danger: Danger, text: str) -> None:
         self._findings[Finding(danger, shown(text))] = None
@@ -111,9 +115,10 @@ class Collector:
         if syntax.root is None:
             self._find(Danger.TOO_LARGE, syntax.problem)
             return
-        squeezed = re.sub(rb"[ \t]+", b"", syntax.text).decode("utf-8", "replace")
-        if "()" in squeezed and _FORK_BOMB.search(squeezed.replace("\n", "")):
-            self._find(Danger.FORK_BOMB, "a function that starts itself twice")
+        if b"(" in syntax.text and b"&" in syntax.text:
+            squeezed = re.sub(rb"[ \t\n]+", b"", syntax.text).decode("utf-8", "replace")
+            if _FORK_BOMB.search(squeezed):
+                self._find(Danger.FORK_BOMB, "a function that starts itself twice")
         learn(syntax.text, syntax.root, self._variables, self._words)
         self._visit(syntax.root, context)
         if syntax.root.has_error:
@@ -125,16 +130,20 @@ class Collector:
     def _visit(self, node: Node, context: _Context) -> None:
         if self._stopped:
             return
+        if self._level >= MAX_TREE_DEPTH:
+            self._find(Danger.TOO_DEEP, "the script is nested too deeply")
+            return
         if self._clock() > self._deadline:
             self._stop("it takes too long to be read")
             return
-        if context.level > MAX_TREE_DEPTH:
-            self._find(Danger.TOO_DEEP, "the script is nested too deeply")
-            return
-        context = replace(context, level=context.level + 1)
+        self._level += 1
+        self._enter(node, context)
+        self._level -= 1
+
+    def _enter(self, node: Node, context: _Context) -> None:
         match node.type:
             case "command":
-                self._command(node, context, Redirects())
+                self._command(node, context, _NO_REDIRECTS)
             case "redirected_statement":
                 self._redirected(node, context)
             case "pipeline":
@@ -143,12 +152,8 @@ class Collector:
                 self._list(node, context)
             case "function_definition":
                 self._function(node, context)
-            case "declaration_command" | "unset_command":
-                self._declaration(node, context)
             case "subshell" | "command_substitution" | "process_substitution":
                 self._apart(node.children, context)
-            case "word" | "raw_string" | "comment" | "ansi_c_string" | "heredoc_end":
-                return
             case "file_redirect" | "herestring_redirect" | "heredoc_redirect":
                 redirects = read_redirects([node], self._words)
                 for inner in redirects.inner:
@@ -156,7 +161,7 @@ class Collector:
                 self._writer(redirects, context)
             case _:
                 for child in node.children:
-                    if child.is_named:
+                    if child.children or child.type == "command":
                         self._visit(child, context)
 
     def _apart(self, nodes: Iterable[Node], context: _Context) -> None:
@@ -220,7 +225,7 @@ class Collector:
         for part in parts:
             if part.type == "comment":
                 continue
-            self._apart([part], replace(context, feeds=feeds, stdin=stdin))
+            self._apart([part], _Context(context.depth, feeds, stdin))
             feeds = feeds | programs(part)
             stdin = tuple(self._literal_output(part))
 
@@ -232,11 +237,6 @@ class Collector:
         if starts_itself_twice(text_of(name), body):
             self._find(Danger.FORK_BOMB, text_of(node))
         self._apart([body], context)
-
-    def _declaration(self, node: Node, context: _Context) -> None:
-        for child in node.children:
-            if child.children:
-                self._visit(child, context)
 
     # Redirects
 
@@ -282,19 +282,26 @@ class Collector:
     # Commands
 
     def _command(self, node: Node, context: _Context, outer: Redirects) -> None:
+        own = outer
         feeds = context.feeds
-        own = read_redirects(node.children, self._words)
-        for inner in own.inner:
-            self._visit(inner, context)
-        for child in node.children:
-            if child.children and not child.type.endswith("_redirect"):
-                self._visit(child, context)
-                if child.type != "command_name":
-                    feeds = feeds | programs(child)
-        texts = tuple(own.texts + outer.texts)
-        context = replace(context, feeds=feeds, stdin=texts or context.stdin)
-        for argv in self._argvs(node, own.words + outer.words):
-            self._emit(argv, context, tuple(own.writes + outer.writes))
+        parts = node.children
+        if any(part.type.endswith("_redirect") for part in parts):
+            own = read_redirects(parts, self._words)
+            for inner in own.inner:
+                self._visit(inner, context)
+        for part in parts:
+            if part.children and not part.type.endswith("_redirect"):
+                self._visit(part, context)
+                if part.type != "command_name":
+                    feeds = feeds | programs(part)
+        redirects = (own,) if own is outer else (own, outer)
+        extra = [word for each in redirects for word in each.words]
+        writes = tuple(path for each in redirects for path in each.writes)
+        texts = tuple(text for each in redirects for text in each.texts)
+        if texts or feeds is not context.feeds:
+            context = replace(context, feeds=feeds, stdin=texts or context.stdin)
+        for argv in self._argvs(node, extra):
+            self._emit(argv, context, writes)
 
     def _argvs(self, node: Node, more: Sequence[Node] = ()) -> list[tuple[str, ...]]:
         words = [
@@ -308,6 +315,8 @@ class Collector:
 
     def _combined(self, words: Sequence[Sequence[Fields]]) -> list[tuple[str, ...]]:
         """Returns the alternative argument lists. Where they are too many, some of them."""
+        if all(len(choices) == 1 for choices in words):
+            return [tuple(text for choices in words for text in choices[0])]
         combinations = islice(product(*words), MAX_CHOICES)
         found = [tuple(text for fields in choice for text in fields) for choice in combinations]
         widest = max((len(choices) for choices in words), default=0)
@@ -338,9 +347,8 @@ class Collector:
         elif name == "set" and any(w[:1] == "-" and ("e" in w or w == "-o") for w in argv[1:]):
             self._stops_on_error = self._stops_on_error or "-o" not in argv or "errexit" in argv
         self._hidden(argv, name, context)
-        deeper = replace(context, depth=context.depth + 1)
         for inner in unwrap(argv):
-            self._inner(inner, deeper)
+            self._inner(inner, replace(context, depth=context.depth + 1))
 
     def _inner(self, inner: Inner, context: _Context) -> None:
         for variable, value in inner.assignments:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
 from reviewer.rules.paths import UNKNOWN
 from reviewer.rules.wrappers import program
@@ -38,7 +39,7 @@ class Command:
     writes: tuple[str, ...] = ()
     """The files that its redirects write."""
 
-    @property
+    @cached_property
     def name(self) -> str:
         return program(self.argv)
 

@@ -26,8 +26,7 @@ _ALWAYS_WRITABLE = frozenset(
 _ALWAYS_WRITABLE_UNDER = ("/dev/fd", "/dev/shm", "/dev/pts", "/proc/self/fd", "/var/tmp")
 _MAX_PATH = 4096
 _GLOB = re.compile(r"[*?\[]")
-_ALL_MAX_PATH = 4096
-_GLOB = re.compile(r"\.?[*?]*\*[*?]*|\.\[!?\^?\.?\]\*|\.\?\*")
+_ALL_GLOB = re.compile(r"\.?[*?]*\*[*?]*|\.\[!?\^?\.?\]\*|\.\?\*")
 
 
 @dataclass(frozen=True)

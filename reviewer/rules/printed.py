@@ -20,6 +20,8 @@ def first_word(node: Node) -> str:
 
 def programs(node: Node) -> frozenset[str]:
     """Returns the programs that may run somewhere in a node, and what wrappers may run."""
+    if node.child_count == 1 and not node.children[0].children:
+        return frozenset()
     names: set[str] = set()
     for found in walk(node, limit=_MAX_LOOK):
         if found.type != "command":

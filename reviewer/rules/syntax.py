@@ -19,6 +19,9 @@ PARSE_SECONDS = 0.25
 
 _LANGUAGE = tree_sitter.Language(tree_sitter_bash.language())
 _CHUNK_BYTES = 4096
+# The parser can be stopped only where it asks for its text piece by piece, which costs time; a
+# text this short ends soon whatever it is.
+_SHORT_BYTES = 1024
 
 
 @dataclass(frozen=True)
@@ -38,11 +41,15 @@ def parse_tree(script: str, *, clock: Callable[[], float] = time.monotonic) -> S
     if b"\0" in text:
         return Syntax(b"", None, "the script contains a NUL byte")
     deadline = clock() + PARSE_SECONDS
+    parser = tree_sitter.Parser(_LANGUAGE)
     try:
-        tree = tree_sitter.Parser(_LANGUAGE).parse(
-            lambda offset, _: text[offset : offset + _CHUNK_BYTES],
-            progress_callback=lambda offset, failed: clock() > deadline,
-        )
+        if len(text) <= _SHORT_BYTES:
+            tree = parser.parse(text)
+        else:
+            tree = parser.parse(
+                lambda offset, _: text[offset : offset + _CHUNK_BYTES],
+                progress_callback=lambda offset, failed: clock() > deadline,
+            )
     except ValueError:
         return Syntax(text, None, "the script is too intricate to be looked into")
     if tree.root_node.descendant_count > MAX_NODES:

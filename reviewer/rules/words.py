@@ -26,6 +26,7 @@ _PASSIVE = str.maketrans({_OPEN: "{", _COMMA: ",", _CLOSE: "}", _TILDE: "~"})
 _MARKS = re.compile(r"[\x00-\x06]")
 _SPLIT = re.compile(r"[ \t\n]+")
 _BRACES = re.compile(f"{_OPEN}([^{_OPEN}{_CLOSE}]*){_CLOSE}")
+_PLAIN = re.compile(r"[A-Za-z0-9_./:=@%+*-]+", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?!$-]")
 _ANSI = re.compile(
     r"\\(x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{1,4}|U[0-9a-fA-F]{1,8}|[0-7]{1,3}|c.|.)", re.DOTALL
@@ -69,6 +70,16 @@ class Words:
 
     def fields(self, node: Node) -> list[Fields]:
         """Returns the alternatives that a word may turn into, `MAX_CHOICES` at most."""
+        kind = node.type
+        if kind == "command_name" and node.child_count == 1:
+            node = node.children[0]
+            kind = node.type
+        if kind in ("word", "number", "string", "raw_string"):
+            text = text_of(node)
+            if kind.endswith("string") and len(text) > 2:
+                text = text[1:-1]
+            if _PLAIN.fullmatch(text):
+                return [(text,)]
         return [self._split(choice) for choice in self._choices(node, quoted=False, depth=0)]
 
     def values(self, node: Node) -> list[str]:
