@@ -57,7 +57,8 @@ class StartSpec:
     """
 
     exec_id: str
-    """Client-chosen, 1..128 characters of `A-Za-z0-9_.:-`, unique within the container."""
+    """Client-chosen, 1..128 of `A-Za-z0-9_.:-`, not beginning with `_`; unique within the
+    container."""
     argv: tuple[bytes, ...] = ()
     script: bytes | None = None
     env: Mapping[bytes, bytes] = field(default_factory=lambda: MappingProxyType({}))
@@ -118,12 +119,13 @@ class Outcome:
     stdout_bytes: int = 0
     stderr_bytes: int = 0
     pipe_held: bool = False
-    """A background process still held an output pipe when the outcome was reported; what it
-    writes later is not read (the pipe's reading end is closed) and it is left alive."""
+    """A background process still held an output pipe when the outcome was reported. It is left
+    alive; what it writes later is discarded."""
     duration: timedelta = timedelta()
     cpu: timedelta = timedelta()
     """User and system time of the leader and the children it waited for."""
     max_rss_bytes: int = 0
+    """Of the leader; never below the supervisor's own, which the kernel counts until exec."""
 
 
 class ExecutionState(StrEnum):

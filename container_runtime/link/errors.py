@@ -50,6 +50,13 @@ class TooManyExecutions(WorkroomError):
     reason = "TOO_MANY_EXECUTIONS"
 
 
+class ExecutionRepeated(WorkroomError):
+    """An execution of this id ran before and is recorded; it is not run again."""
+
+    code = grpc.StatusCode.ALREADY_EXISTS
+    reason = "EXECUTION_REPEATED"
+
+
 class FileError(WorkroomError):
     """A file verb failed inside the container; `errno` is the kernel's."""
 
