@@ -190,7 +190,8 @@ class FileKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """One entry of the container's file system. `path` is absolute; names are any bytes."""
+    """One entry of the container's file system. `path` is absolute, or in a listing the name;
+    names are any bytes."""
 
     path: bytes
     kind: FileKind
@@ -206,7 +207,8 @@ class FileInfo:
 
 @dataclass(frozen=True, slots=True)
 class FilePage:
-    """A part of a listing, sorted by name. `next_name` is the cursor, `None` at the end."""
+    """A part of a listing, sorted by name. `next_name` is the cursor (the last name that was
+    looked at), `None` at the end."""
 
     entries: tuple[FileInfo, ...]
     next_name: bytes | None = None

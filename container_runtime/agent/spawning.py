@@ -77,8 +77,8 @@ class Environment:
     """The container's own variables, with what each user's commands get on top."""
 
     def __init__(self, own: dict[bytes, bytes]) -> None:
-        with open("/proc/self/cmdline", "rb") as words:
-            self.interpreter = words.read().split(b"\0")[:-2]
+        with open("/proc/self/cmdline", "rb") as cmdline:
+            self.interpreter = cmdline.read().split(b"\0")[:-2]
             """How this interpreter was started, up to its program's text."""
         base = {b"PATH": PATH, b"LANG": b"C.UTF-8"}
         held = {}

@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
     Value: TypeAlias = int | bytes | Sequence["Value"]
     Frame: TypeAlias = tuple[int, int, int, int, bytes]
+else:
+    Value = Frame = object  # for annotations that the host's side evaluates
 
 VERSION = 1
 HEADER = Struct("<IBBHIQ")

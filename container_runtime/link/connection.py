@@ -4,6 +4,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import Callable
+from typing import cast
 
 from container_runtime.agent import wire
 
@@ -32,13 +33,13 @@ class Peer(asyncio.BufferedProtocol):
         self.problem = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Not checked by isinstance: uvloop's transports are classes of their own.
+        self._transport = cast(asyncio.Transport, transport)
         connected = transport.get_extra_info("socket")
         size = struct.calcsize("3i")
         credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
         self.pid = struct.unpack("3i", credentials)[0]
-        transport.set_write_buffer_limits(high=1_048_576)
+        self._transport.set_write_buffer_limits(high=1_048_576)
         self._made(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -26,6 +26,7 @@ from container_runtime.model import (
     ExecutionState,
     FileInfo,
     FileKind,
+    FilePage,
     Limits,
     Outcome,
     PtySize,
@@ -201,6 +202,15 @@ def file_info(values: wire.Value) -> FileInfo:
         modified_ns=wire.number(values[6], -(2**63), 2**63),
         target=wire.text(values[7], 65_536) if kind is FileKind.SYMLINK else None,
     )
+
+
+def file_page(answer: list[wire.Value]) -> FilePage:
+    """A page of a listing."""
+    if len(answer) != 3 or not isinstance(answer[2], list):
+        raise wire.ProtocolError("malformed listing")
+    more = wire.number(answer[0], 0, 1)
+    entries = tuple(file_info(entry) for entry in answer[2])
+    return FilePage(entries, wire.text(answer[1], 4096) if more else None)
 
 
 def file_error(payload: bytes, path: bytes) -> FileError:

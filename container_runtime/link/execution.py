@@ -29,24 +29,22 @@ class Stdin:
         self.lock = asyncio.Lock()
         self.moved = asyncio.Event()
         self._kept: deque[bytes] = deque()
+        self._kept_from = 0
 
     def take(self, offset: int) -> None:
         """The command has read up to here."""
         if offset > self.sent:
             raise wire.ProtocolError("took stdin that was not sent")
-        while self.taken < offset and self._kept:
-            piece = self._kept.popleft()
-            step = min(len(piece), offset - self.taken)
-            self.taken += step
-            if step < len(piece):
-                self._kept.appendleft(piece[step:])
+        self.taken = max(self.taken, offset)
+        while self._kept and self._kept_from + len(self._kept[0]) <= offset:
+            self._kept_from += len(self._kept.popleft())
         self.moved.set()
 
     def close(self) -> None:
         """The command reads no more."""
         self.closed = True
         self._kept.clear()
-        self.taken = self.sent
+        self.taken = self._kept_from = self.sent
         self.moved.set()
 
     def new_part(self, offset: int, data: bytes) -> bytes:
@@ -71,13 +69,13 @@ class Stdin:
 
     def adopt(self, received: int, taken: int, ended: bool) -> None:
         """Take over what the supervisor says, in a process that knew nothing of it."""
-        self.sent, self.taken = received, taken
+        self.sent, self.taken, self._kept_from = received, taken, received
         self.closed = ended
 
     def missing(self, received: int) -> list[tuple[int, bytes]]:
         """What must be sent again after a reconnect."""
         pieces = []
-        at = self.taken
+        at = self._kept_from
         for piece in self._kept:
             if at + len(piece) > received:
                 skip = max(0, received - at)
@@ -95,6 +93,8 @@ class Execution:
         self.exec_id, self.channel, self.sink = exec_id, channel, sink
         self.start = start
         """The START frame, until the supervisor is known to have it."""
+        self.cancel: bytes | None = None
+        """The CANCEL frame, once it was asked for."""
         self.state = ExecutionState.STARTING
         self.begun: asyncio.Event = asyncio.Event()
         self.refusal: Exception | None = None
