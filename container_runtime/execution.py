@@ -20,9 +20,7 @@ CHUNK_BYTES = 128 * 1024
 class Execution:
     """A command, from the moment it is asked for. Belongs to one event loop's thread."""
 
-    def __init__(
-        self, record: ExecutionRecord, stdout: StreamSpool, stderr: StreamSpool
-    ) -> None:
+    def __init__(self, record: ExecutionRecord, stdout: StreamSpool, stderr: StreamSpool) -> None:
         self._record = record
         self.spools = {Stream.STDOUT: stdout, Stream.STDERR: stderr}
         self._listeners: set[Callable[[], None]] = set()
@@ -76,6 +74,11 @@ class Execution:
         self._record = replace(self._record, started=started, ended=when, outcome=outcome)
         self.accepted = True
         self.tell()
+
+    def release(self) -> None:
+        """Wait for no reader any more."""
+        for spool in self.spools.values():
+            spool.release()
 
     # News
 
@@ -140,7 +143,9 @@ class _Position:
 class Watch:
     """One watcher's way through an execution's output; to be closed."""
 
-    def __init__(self, execution: Execution, stdout_offset: int = 0, stderr_offset: int = 0) -> None:
+    def __init__(
+        self, execution: Execution, stdout_offset: int = 0, stderr_offset: int = 0
+    ) -> None:
         """Raises `OffsetOutOfRange` for an offset past what was written."""
         offsets = {Stream.STDOUT: stdout_offset, Stream.STDERR: stderr_offset}
         for stream, offset in offsets.items():
@@ -156,7 +161,7 @@ class Watch:
 
     def next(self, limit: int = CHUNK_BYTES) -> Chunk | MissingRange | ExecutionRecord | None:
         """What follows: output, a gap, or the end; `None` when there is nothing now, or ever
-        again. The streams take turns."""
+        again. The streams take turns. With a `limit` of 0 gaps and the end still come."""
         for position in tuple(self._positions):
             found = position.spool.read(position.offset, limit)
             if isinstance(found, Gap):
@@ -166,10 +171,13 @@ class Watch:
                 start = position.offset
                 self._move(position, start + len(found))
                 return Chunk(position.stream, start, found)
-        if self.execution.over and not self._told_end:
+        if self.execution.over and not self._told_end and self._read_all():
             self._told_end = True
             return self.execution.record()
         return None
+
+    def _read_all(self) -> bool:
+        return all(position.offset >= position.spool.total for position in self._positions)
 
     def _move(self, position: _Position, offset: int) -> None:
         position.offset = offset

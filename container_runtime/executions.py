@@ -19,12 +19,13 @@ from container_runtime.errors import (
     ExecutionExists,
     ExecutionUnknown,
     HostDiskFull,
+    NoTerminal,
     SpoolFailed,
     SupervisorUnavailable,
 )
 from container_runtime.execution import Execution
 from container_runtime.link import ContainerLost, ExecutionNotFound, Link, SupervisorAway
-from container_runtime.model import Ending, Offsets, Outcome, Stream
+from container_runtime.model import Ending, Offsets, Outcome, PtySize, Stream
 from container_runtime.records import ExecutionRecord, ExecutionRequest, SpoolPolicy
 from container_runtime.spool import StreamSpool
 from container_runtime.store import Store
@@ -108,6 +109,11 @@ class Executions:
                     if not execution.over:
                         log.info("execution was never accepted", execution_id=execution.id)
                         self._drop(execution)
+
+    async def all_over(self, container_id: str) -> None:
+        """Return when nothing runs in a container."""
+        for execution in self._running_of(container_id):
+            await execution.wait()
 
     def end_all(self, container_id: str, message: str) -> None:
         """Whatever still counts as running in a container was lost with it."""
@@ -274,19 +280,9 @@ class Executions:
         execution.accept(when)
         timeout = execution.request.spec.timeout
         if timeout is not None and execution.request.spool.policy is SpoolPolicy.BLOCK:
-            self._tasks.create_task(self._release_after(execution, timeout))
-
-    async def _release_after(self, execution: Execution, timeout: timedelta) -> None:
-        """A command that is being ended must not wait for a reader."""
-        try:
-            async with asyncio.timeout(timeout.total_seconds()):
-                await execution.wait()
-        except TimeoutError:
-            self._release(execution)
-
-    def _release(self, execution: Execution) -> None:
-        for spool in execution.spools.values():
-            spool.release()
+            # A command that is being ended must not wait for a reader.
+            loop = asyncio.get_running_loop()
+            loop.call_later(timeout.total_seconds(), execution.release)
 
     async def _settle_one(self, execution: Execution) -> None:
         """Find out whether the supervisor got a start that it did not answer."""
@@ -336,7 +332,7 @@ class Executions:
         execution = await self.get(execution_id)
         if execution.over:
             return execution
-        self._release(execution)
+        execution.release()
         container_id = execution.request.container_id
         bound = execution.request.spec.grace + CANCEL_MARGIN
         with supervised(container_id):
@@ -353,6 +349,19 @@ class Executions:
                     execution_id=execution_id,
                 ) from None
         return execution
+
+    async def resize(self, execution_id: str, size: PtySize) -> None:
+        """Resize a terminal. Raises `NoTerminal`."""
+        execution = await self.get(execution_id)
+        if execution.request.spec.pty is None:
+            raise NoTerminal(f"execution {execution_id} has no terminal", execution_id=execution_id)
+        if execution.over:
+            return
+        with supervised(execution.request.container_id):
+            try:
+                await self.link_of(execution).resize(execution_id, size)
+            except ExecutionNotFound:
+                return
 
     # What the link delivers
 

@@ -100,4 +100,5 @@ def supervised(container_id: str) -> Iterator[None]:
         ) from error
     except FileError as error:
         kind = _BY_NUMBER.get(error.errno, FileFailure)
-        raise kind(error.message, container_id=container_id, **error.metadata) from error
+        metadata = {"container_id": container_id, **error.metadata}
+        raise kind.rebuild(error.message, metadata) from error
