@@ -229,7 +229,7 @@ class DockerEngine:
 @asynccontextmanager
 async def _client(path: Path, connections: int) -> AsyncIterator[aiodocker.Docker]:
     connector = aiohttp.UnixConnector(str(path), limit=connections)
-    docker = aiodocker.Docker(url=f"unix://{path}", connector=connector)
+    docker = aiodocker.Docker(url="http://localhost", connector=connector)
     try:
         yield docker
     finally:
