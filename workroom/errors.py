@@ -4,8 +4,9 @@ Only the server interceptor turns one into a gRPC status, and only the client re
 other file names a status code.
 """
 
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import grpc
 
@@ -17,7 +18,8 @@ class WorkroomError(Exception):
     """A failure that the caller can understand.
 
     `message` says what was wrong, where, and what is allowed. Every variable part of it is also
-    in `metadata`, so that programs need not parse the text.
+    in `metadata`, so that programs need not parse the text. What a subclass shows beyond that is
+    a property over `metadata`: a client gets the class back without its constructor being called.
     """
 
     code: ClassVar[grpc.StatusCode] = grpc.StatusCode.UNKNOWN
@@ -29,7 +31,18 @@ class WorkroomError(Exception):
         super().__init__(message)
         self.message = message
         self.retry_after = retry_after
-        self.metadata = metadata
+        self.metadata: dict[str, str] = metadata
+
+    @classmethod
+    def rebuild(
+        cls, message: str, metadata: Mapping[str, str], retry_after: timedelta | None = None
+    ) -> Self:
+        """An error of this class as another process raised it."""
+        error = cls.__new__(cls, message)
+        error.message = message
+        error.retry_after = retry_after
+        error.metadata = dict(metadata)
+        return error
 
 
 class InvalidField(WorkroomError):
@@ -39,9 +52,18 @@ class InvalidField(WorkroomError):
     reason = "INVALID_FIELD"
 
     def __init__(self, field: str, problem: str, **metadata: str) -> None:
-        super().__init__(f"{field}: {problem}", field=field, **metadata)
-        self.field = field
-        self.problem = problem
+        super().__init__(f"{field}: {problem}")
+        self.metadata = {"field": field, **metadata}
+
+    @property
+    def field(self) -> str:
+        """Path of the field in the request."""
+        return self.metadata.get("field", "")
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with the value, and what is allowed."""
+        return self.message.removeprefix(f"{self.field}: ")
 
 
 class NotSupported(InvalidField):
@@ -62,3 +84,50 @@ class Draining(WorkroomError):
 
     code = grpc.StatusCode.UNAVAILABLE
     reason = "DRAINING"
+
+
+class MethodUnknown(WorkroomError):
+    """The server has no such method."""
+
+    code = grpc.StatusCode.UNIMPLEMENTED
+    reason = "METHOD_UNKNOWN"
+
+
+class Internal(WorkroomError):
+    """The server failed in a way that is its own fault; what happened is only in its log."""
+
+    code = grpc.StatusCode.INTERNAL
+    reason = "INTERNAL"
+
+
+class RemoteError(WorkroomError):
+    """A call failed with a status that names no class known here, or never reached a server."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: grpc.StatusCode,
+        reason: str,
+        retry_after: timedelta | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message, retry_after=retry_after)
+        self.code = code  # type: ignore[misc]
+        self.reason = reason  # type: ignore[misc]
+        self.metadata = dict(metadata or {})
+
+
+def known_class(code: grpc.StatusCode, reason: str) -> type[WorkroomError] | None:
+    """The loaded error class that has this code and reason; the first defined, if several do."""
+    for kind in _descendants(WorkroomError):
+        if kind.reason == reason and kind.code == code:
+            return kind
+    return None
+
+
+def _descendants(kind: type[WorkroomError]) -> Iterator[type[WorkroomError]]:
+    for child in kind.__subclasses__():
+        if child is not RemoteError:
+            yield child
+            yield from _descendants(child)
