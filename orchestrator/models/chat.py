@@ -76,7 +76,7 @@ class ChatProtocol:
 
 
 def _messages(request: ModelRequest) -> Iterator[Body]:
-    items = deque(item for item in request.items if not isinstance(item, Reasoning))
+    items: deque[Item] = deque(item for item in request.items if not isinstance(item, Reasoning))
     opening = [request.instructions] if request.instructions else []
     while items and isinstance(first := items[0], Message) and first.role == "developer":
         opening.append(first.text)

@@ -119,8 +119,7 @@ class ChatAnswer:
         if text:
             self._text += text
             yield TextDelta(text, self._place("message"))
-        whole_list = [call for call in wire.mappings(delta, "tool_calls")]
-        for call in whole_list:
+        for call in wire.mappings(delta, "tool_calls"):
             self._call(call, wire.mapping(call, "function") or call)
         if function := wire.mapping(delta, "function_call"):
             self._call({"index": 0}, function)
@@ -139,7 +138,9 @@ class ChatAnswer:
         call.id = call.id or call_id
         if not call.name or not call.arguments:
             call.name = call.name if call.name == name else call.name + name
-        call.arguments += wire.arguments(function)
+        if not (call.arguments.endswith("}") and wire.is_whole_object(call.arguments)):
+            # Some servers repeat the whole arguments at the end; they are whole already.
+            call.arguments += wire.arguments(function)
 
     def _continued(self, index: int | None, call_id: str, name: str) -> _Call | None:
         """The call that a fragment goes on with; None when it begins a new one.

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Protocol
 from urllib.parse import unquote
 
 import httpx
@@ -138,6 +139,13 @@ class HttpClients:
         return self._direct if endpoint.is_loopback else self._ambient
 
 
+class Settling(Protocol):
+    @property
+    def settled(self) -> bool:
+        """Whether the answer is complete, though the body may go on."""
+        ...
+
+
 class ModelServer:
     """One endpoint, ready to be asked."""
 
@@ -158,11 +166,11 @@ class ModelServer:
         return Faults(self._endpoint.address, model, self._endpoint.secret)
 
     async def exchange(
-        self, path: str, body: Json, faults: Faults, settled: Callable[[], bool]
+        self, path: str, body: Json, faults: Faults, answer: Settling
     ) -> AsyncGenerator[Frame, None]:
         """POST and yield what comes back, until the body ends.
 
-        Once `settled` says that the answer is complete, a failure is only the end, and the rest
+        Once the answer is settled, a failure is only the end, and the rest
         is waited for no longer than the limit. Closing the generator closes the connection.
 
         Errors: the `ModelError` that fits.
@@ -181,32 +189,32 @@ class ModelServer:
                 said = await self._read_error(response, faults)
                 raise faults.from_answer(response.status_code, response.headers, said)
             reader = FrameReader()
-            async with aclosing(self._chunks(response, faults, settled)) as chunks:
+            async with aclosing(self._chunks(response, faults, answer)) as chunks:
                 async for chunk in chunks:
-                    if self._clock() > deadline and not settled():
+                    if self._clock() > deadline and not answer.settled:
                         raise faults.endless(self._limits.answer)
                     for frame in _read(reader.feed, chunk, faults):
                         yield frame
-            if not settled():
+            if not answer.settled:
                 for frame in _read(lambda _: reader.close(), b"", faults):
                     yield frame
         finally:
             await response.aclose()
 
     async def _chunks(
-        self, response: httpx.Response, faults: Faults, settled: Callable[[], bool]
+        self, response: httpx.Response, faults: Faults, answer: Settling
     ) -> AsyncGenerator[bytes, None]:
         stream = response.aiter_bytes()
         settle = self._limits.settle.total_seconds()
         while True:
             try:
-                async with asyncio.timeout(settle if settled() else None):
+                async with asyncio.timeout(settle if answer.settled else None):
                     with self._translated(faults):
                         chunk = await anext(stream)
             except StopAsyncIteration:
                 return
             except Exception:
-                if settled():
+                if answer.settled:
                     return
                 raise
             yield chunk

@@ -35,7 +35,7 @@ class Retries:
 
     def __init__(
         self,
-        policy: RetryPolicy = RetryPolicy(),  # noqa: B008 (frozen)
+        policy: RetryPolicy = RetryPolicy(),
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
@@ -80,7 +80,7 @@ class Retries:
         if not error.retryable or failed >= policy.attempts:
             return None
         longest = policy.longest_delay.total_seconds()
-        delay = min(policy.first_delay.total_seconds() * 2 ** (failed - 1), longest)
+        delay: float = min(policy.first_delay.total_seconds() * 2.0 ** (failed - 1), longest)
         delay *= 1 - 0.25 * self._chance()
         if error.retry_after is not None:
             if error.retry_after > policy.longest_retry_after:

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from orchestrator.models.errors import ModelRequestRefused
 from orchestrator.models.faults import Faults
-from orchestrator.models.http import ModelServer
+from orchestrator.models.http import ModelServer, Settling
 from orchestrator.models.model import FunctionCall, ModelEvent, ModelRequest
 from orchestrator.models.retry import Retries
 from orchestrator.models.wire import Frame
@@ -16,13 +16,8 @@ from orchestrator.models.wire import Frame
 Body = dict[str, object]
 
 
-class Answer(Protocol):
+class Answer(Settling, Protocol):
     """Puts one answer together."""
-
-    @property
-    def settled(self) -> bool:
-        """Whether the answer is complete, though the body may go on."""
-        ...
 
     def feed(self, frame: Frame) -> Iterator[ModelEvent]:
         """Take a frame; yields the deltas in it. Errors: `ModelError`."""
@@ -65,11 +60,10 @@ class ServerModel:
         body = self._protocol.body(request)
         while True:
             answer = self._protocol.answer(request, faults)
-            frames = self._server.exchange(
-                self._protocol.path, body, faults, lambda answer=answer: answer.settled
-            )
             try:
-                async with aclosing(frames):
+                async with aclosing(
+                    self._server.exchange(self._protocol.path, body, faults, answer)
+                ) as frames:
                     async for frame in frames:
                         for event in answer.feed(frame):
                             yield event
