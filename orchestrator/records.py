@@ -371,7 +371,10 @@ ItemContent = UserMessage | AssistantMessage | ReasoningSummary | CommandExecuti
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing in a conversation. Items are ordered as they were recorded."""
+    """One thing in a conversation.
+
+    `position` orders the items of a turn as the model gave them, whenever they were recorded.
+    """
 
     id: str
     session_id: str
@@ -379,6 +382,7 @@ class Item:
     state: ItemState
     create_time: datetime
     content: ItemContent
+    position: int = 0
 
 
 @dataclass(frozen=True, slots=True)

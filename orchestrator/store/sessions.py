@@ -171,12 +171,15 @@ class SessionStore:
         """Write a turn's last step and end it; the session is idle then unless turns wait.
 
         With `failure` the session has failed, and what waits fails with it. Items that are open
-        still are closed as incomplete; commands among them get `open_ends` as their outcome.
+        still are closed as incomplete; commands among them get `open_ends` as their outcome. A
+        turn that has ended already stays as it is.
         """
 
         def operation(connection: Connection) -> tuple[None, tuple[Event, ...]]:
             now = self._clock()
             current = conversation.turn(connection, turn_id)
+            if current.turn.state.is_final:
+                return None, ()
             turn = replace(current.turn, state=state, error=error, end_time=now)
             conversation.update_turn(connection, replace(current, turn=turn, stage=Stage.ENDED))
             drafts = list(change.drafts)
