@@ -6,8 +6,9 @@ Knows followers by what they say and take; judges no outcome.
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import timedelta
+from typing import TypeAlias
 
 import grpc
 import structlog
@@ -34,6 +35,11 @@ BYTES_PER_SECOND = 64 * 1024 * 1024
 faster falls behind in its spool instead of taking the whole process."""
 
 
+_Call: TypeAlias = (
+    "grpc.aio.StreamStreamCall[pb.StreamExecutionsRequest, pb.StreamExecutionsResponse]"
+)
+
+
 class Outbox:
     """Requests that wait for one connection, in order; credit is added up."""
 
@@ -52,16 +58,16 @@ class Outbox:
         self._credit[execution_id] = self._credit.get(execution_id, 0) + count
         self._filled.set()
 
-    async def requests(self) -> AsyncIterator[pb.StreamExecutionsRequest]:
-        while True:
-            while self._waiting:
-                entry = self._waiting.popleft()
-                if isinstance(entry, str):
-                    credit = pb.StreamExecutionsRequest.Credit(bytes=self._credit.pop(entry))
-                    entry = pb.StreamExecutionsRequest(execution_id=entry, credit=credit)
-                yield entry
+    async def next(self) -> pb.StreamExecutionsRequest:
+        """The next request, once there is one."""
+        while not self._waiting:
             self._filled.clear()
             await self._filled.wait()
+        entry = self._waiting.popleft()
+        if isinstance(entry, str):
+            credit = pb.StreamExecutionsRequest.Credit(bytes=self._credit.pop(entry))
+            return pb.StreamExecutionsRequest(execution_id=entry, credit=credit)
+        return entry
 
 
 class Pacer:
@@ -156,17 +162,26 @@ class ExecutionStream:
         outbox = self._outbox = Outbox()
         for follower, _ in list(self._followers.values()):
             self._open(follower)
-        call = self._stub.StreamExecutions(outbox.requests())
+        call = self._stub.StreamExecutions()
         try:
-            async for answer in call:
-                self._answered = True
-                self._take(answer, outbox)
-            return RuntimeUnavailable("the runtime ended the stream")
-        except grpc.aio.AioRpcError as failure:
-            return from_rpc_error(failure)
+            async with asyncio.TaskGroup() as tasks:
+                writing = tasks.create_task(_write(call, outbox))
+                try:
+                    return await self._read(call, outbox)
+                finally:
+                    writing.cancel()
         finally:
             self._outbox = None
             call.cancel()
+
+    async def _read(self, call: _Call, outbox: Outbox) -> WorkroomError:
+        try:
+            while isinstance(answer := await call.read(), pb.StreamExecutionsResponse):
+                self._answered = True
+                self._take(answer, outbox)
+        except grpc.aio.AioRpcError as failure:
+            return from_rpc_error(failure)
+        return RuntimeUnavailable("the runtime ended the stream")
 
     def _take(self, answer: pb.StreamExecutionsResponse, outbox: Outbox) -> None:
         entry = self._followers.get(answer.execution_id)
@@ -210,3 +225,10 @@ class ExecutionStream:
             )
             follower.fail(unavailable)
             self.remove(follower)
+
+
+async def _write(call: _Call, outbox: Outbox) -> None:
+    """Sends what waits, one at a time; a broken connection is the reader's to tell."""
+    with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        while True:
+            await call.write(await outbox.next())

@@ -156,7 +156,10 @@ class _Executions(rpc.ExecutionServiceServicer):
                 answer = await watch.next()
                 if answer.HasField("ended"):
                     watches.pop(answer.execution_id, None)
-                await send(answer)
+                try:
+                    await send(answer)
+                except Exception:  # the caller is gone
+                    return
                 if answer.HasField("ended"):
                     return
 
