@@ -79,6 +79,15 @@ class Blobs:
         """Delete a blob, or all whose names begin with `name/`; nothing there is fine."""
         await asyncio.to_thread(_remove, self._path(name))
 
+    async def names(self, folder: str) -> list[str]:
+        """What there is in a folder: the last words of names that begin with `folder/`."""
+
+        def listed() -> list[str]:
+            path = self._path(folder)
+            return sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
+
+        return await asyncio.to_thread(listed)
+
     def _path(self, name: str) -> Path:
         words = name.split("/")
         if not all(word and not word.startswith(".") and "\0" not in word for word in words):

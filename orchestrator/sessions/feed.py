@@ -24,6 +24,7 @@ from orchestrator.records import (
     TextRestarted,
 )
 from orchestrator.store.reading import SessionReader
+from workroom.errors import InvalidField
 
 BACKLOG_EVENTS = 512
 """Events that wait for one watcher."""
@@ -202,11 +203,14 @@ class Feeds:
         """The session's events that follow number `after`, without an end of its own.
 
         It ends when the session is deleted and, with `until_idle`, once everything was told of a
-        session that has nothing to do. Errors: `SessionNotFound`, `SequenceOutOfRange`.
+        session that has nothing to do. Errors: `SessionNotFound`,
+        `SequenceOutOfRange`, `InvalidField`.
         """
         with self._feed(session_id) as feed, feed.watched() as backlog:
             while not feed.settle(await reader.get(session_id)):
                 pass
+            if after < 0:
+                raise InvalidField("after_sequence_number", "must not be negative")
             if after > feed.last:
                 raise SequenceOutOfRange(after, feed.last)
             cursor = after

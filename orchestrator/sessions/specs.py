@@ -27,9 +27,10 @@ INSTRUCTIONS_BYTES = 256 * 1024
 SCRIPT_BYTES = 1024 * 1024
 INPUT_BYTES = 1024 * 1024
 INLINE_BYTES = 1024 * 1024
-IMAGE_URL_BYTES = 2 * 1024 * 1024
+IMAGES_BYTES = 2 * 1024 * 1024
 FILES = 1000
 DESCRIPTION_CHARS = 4096
+FILES_TEXT_BYTES = 2 * 1024 * 1024
 PATH_BYTES = 4096
 VARIABLES = 256
 VARIABLES_BYTES = 64 * 1024
@@ -117,8 +118,8 @@ def check_input(parts: Sequence[ContentPart]) -> None:
     for url in images:
         if not url.startswith(("https://", "data:image/")):
             raise InvalidField("input.image_url", "must be an https URL or a data URL of an image")
-        if len(url) > IMAGE_URL_BYTES:
-            raise InvalidField("input.image_url", f"longer than {IMAGE_URL_BYTES} bytes")
+    if sum(len(url) for url in images) > IMAGES_BYTES:
+        raise InvalidField("input.image_url", f"more than {IMAGES_BYTES} bytes together")
 
 
 def _check_agent(agent: Agent) -> None:
@@ -153,6 +154,12 @@ def _check_environment(spec: EnvironmentSpec) -> None:
             raise InvalidField("environment.env", "a name is empty or has `=` or NUL in it")
     if len(spec.files) > FILES:
         raise InvalidField("environment.files", f"more than {FILES} files")
+    if sum(len(f"{file.path}{file.description}".encode()) for file in spec.files) > (
+        FILES_TEXT_BYTES
+    ):
+        raise InvalidField(
+            "environment.files", f"paths and descriptions have more than {FILES_TEXT_BYTES} bytes"
+        )
     taken: set[str] = set()
     for number, file in enumerate(spec.files):
         _check_file(file, f"environment.files[{number}]")

@@ -247,7 +247,7 @@ def _oldest_first(
     if after is not None:
         query = query.where(table.c.ordinal > after)
     found = connection.execute(query.order_by(table.c.ordinal).limit(limit + 1)).all()
-    return page_of(found, limit, table.name, read, lambda row: row.ordinal)
+    return page_of(found, limit, table.name, read)
 
 
 def _progress(row: Row[Any]) -> TurnProgress:

@@ -51,9 +51,7 @@ class FileStore:
             query = query.where(files.c.ordinal < after)
         query = query.order_by(files.c.ordinal.desc()).limit(limit + 1)
         found = await self._database.read(lambda c: c.execute(query).all())
-        return page_of(
-            found, limit, "files", lambda row: codec.FILE.read(row.body), lambda row: row.ordinal
-        )
+        return page_of(found, limit, "files", lambda row: codec.FILE.read(row.body))
 
     async def remove(self, file_id: str) -> StoredFile | None:
         """Forget a file; returns what it was, None when there was none."""

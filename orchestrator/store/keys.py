@@ -53,7 +53,7 @@ class KeyStore:
             query = query.where(api_keys.c.ordinal < after)
         query = query.order_by(api_keys.c.ordinal.desc()).limit(limit + 1)
         found = await self._database.read(lambda c: c.execute(query).all())
-        return page_of(found, limit, "keys", _key, lambda row: row.ordinal)
+        return page_of(found, limit, "keys", _key)
 
     async def remove(self, key_id: str) -> None:
         """Make a key worthless at once; does nothing when there is none."""

@@ -4,15 +4,18 @@ import base64
 import binascii
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy import Row
 
 from workroom.errors import InvalidField
 
 T = TypeVar("T")
-U = TypeVar("U")
 
 DEFAULT_SIZE = 20
 LARGEST_SIZE = 100
+PAGE_CHARS = 768 * 1024
+"""Characters of JSON in one page, unless its first entry alone has more: a page fits a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +54,20 @@ class Page(Generic[T]):
 
 
 def page_of(
-    rows: Sequence[U], limit: int, scope: str, read: Callable[[U], T], ordinal: Callable[[U], int]
+    rows: Sequence[Row[Any]], limit: int, scope: str, read: Callable[[Row[Any]], T]
 ) -> Page[T]:
     """A page made of up to `limit + 1` rows; the one too many only says that there is more."""
-    shown = rows[:limit]
+    shown = rows[: _fitting(rows, limit)]
     token = ""
-    if len(rows) > limit:
-        token = base64.urlsafe_b64encode(f"{scope}:{ordinal(shown[-1])}".encode()).decode()
+    if len(rows) > len(shown):
+        token = base64.urlsafe_b64encode(f"{scope}:{shown[-1].ordinal}".encode()).decode()
     return Page(tuple(read(row) for row in shown), token)
+
+
+def _fitting(rows: Sequence[Row[Any]], limit: int) -> int:
+    chars = 0
+    for number, row in enumerate(rows[:limit]):
+        chars += sum(len(value) for value in row if isinstance(value, str))
+        if chars > PAGE_CHARS and number:
+            return number
+    return limit

@@ -79,7 +79,15 @@ class SessionReader:
         """Sessions with work to do: turns that have not ended, environments not made yet."""
         return await self._database.read(rows.unfinished_sessions)
 
-    async def live_environments(self) -> Sequence[str]:
+    async def live_environments(self) -> frozenset[str]:
         """Ids of the environments whose containers are still wanted."""
         states = (EnvironmentState.PENDING, EnvironmentState.READY)
-        return await self._database.read(lambda c: rows.environments_in(c, states))
+        return frozenset(await self._database.read(lambda c: rows.environments_in(c, states)))
+
+    async def known(self, session_ids: Sequence[str]) -> frozenset[str]:
+        """Those of the sessions that exist."""
+        return await self._database.read(lambda c: rows.known_sessions(c, session_ids))
+
+    async def some_sealed_key(self) -> str:
+        """The encrypted key of some session, to try the vault on; empty where there is none."""
+        return await self._database.read(rows.some_sealed_key)

@@ -20,6 +20,7 @@ from orchestrator.records import (
     Agent,
     Environment,
     EnvironmentState,
+    ModelEndpoint,
     Review,
     Session,
     SessionState,
@@ -153,7 +154,7 @@ def sessions_page(
         query = query.where(sessions.c.ordinal < after)
     query = query.order_by(sessions.c.ordinal.desc()).limit(limit + 1)
     found = connection.execute(query).all()
-    return page_of(found, limit, "sessions", _session, lambda row: row.ordinal)
+    return page_of(found, limit, "sessions", _session)
 
 
 def set_usage(connection: Connection, session_id: str, usage: Usage) -> None:
@@ -179,6 +180,19 @@ def environments_in(connection: Connection, states: Iterable[EnvironmentState]) 
     wanted = [state.value for state in states]
     query = select(environments.c.id).where(environments.c.state.in_(wanted))
     return connection.execute(query).scalars().all()
+
+
+def known_sessions(connection: Connection, session_ids: Sequence[str]) -> frozenset[str]:
+    found = connection.execute(select(sessions.c.id).where(sessions.c.id.in_(session_ids)))
+    return frozenset(found.scalars())
+
+
+def some_sealed_key(connection: Connection) -> str:
+    """An encrypted key out of some session; empty where no session has one."""
+    query = select(sessions.c.body).where(sessions.c.body.like('%"sealed_key":"gAAAA%')).limit(1)
+    body = connection.execute(query).scalar()
+    provider = _BODY.read(body).agent.provider if body else None
+    return provider.sealed_key if isinstance(provider, ModelEndpoint) else ""
 
 
 def update_environment(connection: Connection, environment: Environment) -> None:

@@ -48,9 +48,8 @@ class Acting:
         """End the commands of a turn that are running, those that the model left included."""
         running = [
             execution_id(item.id)
-            for item in journal.items()
-            if item.turn_id == journal.turn_id
-            and isinstance(item.content, CommandExecution)
+            for item in journal.own_items()
+            if isinstance(item.content, CommandExecution)
             and (item.state is ItemState.IN_PROGRESS or item.content.still_running)
         ]
         if running and journal.container_id:

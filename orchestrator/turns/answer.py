@@ -42,9 +42,8 @@ class Answer:
         self._done: dict[int, m.Message | m.FunctionCall | m.Reasoning] = {}
         self._opened = {
             item.id: item
-            for item in journal.items()
-            if item.turn_id == journal.turn_id
-            and item.state is ItemState.IN_PROGRESS
+            for item in journal.own_items()
+            if item.state is ItemState.IN_PROGRESS
             and not isinstance(item.content, CommandExecution)
         }
         self._completed: m.Completed | None = None

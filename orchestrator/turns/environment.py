@@ -59,7 +59,7 @@ class SessionEnvironments:
         for file in await self._environments.outputs(journal.container_id):
             artifact_id = ids.derived("art", journal.turn_id, file.path)
             blob = f"{session_blobs(session.id)}/artifacts/{artifact_id}"
-            content = self._environments.read_file(journal.container_id, file.path)
+            content = self._environments.read_file(journal.container_id, file.raw)
             try:
                 stored = await self._blobs.write(blob, content, limit_bytes=ARTIFACT_BYTES)
             except WorkroomError as error:

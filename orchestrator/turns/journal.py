@@ -59,25 +59,25 @@ class Journal:
         return self._clock()
 
     def items(self) -> tuple[Item, ...]:
-        """Everything said and done in the session, in the order in which the model gave it."""
-        turns = {
-            id: n for n, id in enumerate(dict.fromkeys(i.turn_id for i in self._items.values()))
-        }
-        return tuple(
-            sorted(self._items.values(), key=lambda item: (turns[item.turn_id], item.position))
-        )
+        """Everything said and done up to this turn, in the order in which the model gave it.
 
-    def find(self, item_id: str) -> Item | None:
-        return self._items.get(item_id)
+        Input that waits for its own turn is not among it.
+        """
+        items = self._items.values()
+        turns = {turn: n for n, turn in enumerate(dict.fromkeys(item.turn_id for item in items))}
+        heard = [item for item in items if turns[item.turn_id] <= turns[self.turn_id]]
+        return tuple(sorted(heard, key=lambda item: (turns[item.turn_id], item.position)))
+
+    def own_items(self) -> tuple[Item, ...]:
+        """The items of this turn."""
+        return tuple(item for item in self._items.values() if item.turn_id == self.turn_id)
 
     def open_commands(self) -> tuple[tuple[Item, CommandExecution], ...]:
         """Commands of this turn that have no result yet."""
         return tuple(
             (item, item.content)
-            for item in self._items.values()
-            if item.turn_id == self.turn_id
-            and item.state is ItemState.IN_PROGRESS
-            and isinstance(item.content, CommandExecution)
+            for item in self.own_items()
+            if item.state is ItemState.IN_PROGRESS and isinstance(item.content, CommandExecution)
         )
 
     def say(self, kind: EventKind, payload: LivePayload) -> None:

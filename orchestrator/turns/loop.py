@@ -144,11 +144,10 @@ class TurnLoop:
 
     async def _publish(self, journal: Journal) -> None:
         if any(
-            item.turn_id == journal.turn_id
-            and item.state is ItemState.INCOMPLETE
+            item.state is ItemState.INCOMPLETE
             and isinstance(item.content, AssistantMessage)
             and item.content.phase is Phase.FINAL_ANSWER
-            for item in journal.items()
+            for item in journal.own_items()
         ):
             raise TurnFailed("max_output_tokens", "the model's answer was cut short")
         worked = any(isinstance(item.content, CommandExecution) for item in journal.items())

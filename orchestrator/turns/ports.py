@@ -1,6 +1,14 @@
 """Owns what the loop asks of the rest of the orchestrator; what answers is chosen at start."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Sequence,
+    Set,
+)
 from datetime import timedelta
 from typing import Protocol
 
@@ -25,7 +33,9 @@ class OutputFile(Protocol):
     @property
     def path(self) -> str: ...
     @property
-    def size_bytes(self) -> int: ...
+    def raw(self) -> bytes:
+        """The path as it is in the container."""
+        ...
 
 
 class Environments(Protocol):
@@ -45,14 +55,14 @@ class Environments(Protocol):
         """The files that the agent left for its user."""
         ...
 
-    def read_file(self, container_id: str, path: str) -> AsyncIterator[bytes]: ...
+    def read_file(self, container_id: str, path: str | bytes) -> AsyncIterator[bytes]: ...
 
     async def dispose(self, container_id: str) -> None:
         """Delete a container; idempotent."""
         ...
 
-    async def sweep(self, live_environment_ids: Iterable[str]) -> object:
-        """Delete containers of this installation whose environments are no more."""
+    async def sweep(self, live: Callable[[], Awaitable[Set[str]]]) -> int:
+        """Delete containers whose environments are not among the live ones; says how many."""
         ...
 
 
