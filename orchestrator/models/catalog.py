@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Literal
 
 from orchestrator.models.chat import ChatProtocol
-from orchestrator.models.http import Endpoint, HttpClients, Limits, ModelServer
+from orchestrator.models.clients import Endpoint, HttpClients, Limits
+from orchestrator.models.http import ModelServer
 from orchestrator.models.model import Model
 from orchestrator.models.responses import ResponsesProtocol
 from orchestrator.models.retry import Retries, RetryPolicy
@@ -120,13 +121,13 @@ class ModelCatalog:
     def _endpoint(self, override: ModelOverride) -> Endpoint:
         own = Endpoint(self._settings.base_url, self._settings.api_key)
         if not override.base_url:
-            return own
+            return Endpoint(own.address, override.api_key) if override.api_key else own
         try:
             wanted = Endpoint(override.base_url, override.api_key)
         except InvalidField as error:
             raise InvalidField(f"model_{error.field}", error.problem) from error
         if wanted.address == own.address:
-            return wanted if override.api_key else own
+            return wanted if wanted.secret else own
         if wanted.address not in {
             Endpoint(url).address for url in self._settings.allowed_base_urls
         }:

@@ -70,7 +70,7 @@ def describe(result: Reported) -> str:
         case Ended(text):
             words = text
         case None:
-            words = "still running" if result.still_running else "no result"
+            words = "still running" if result.still_running else "cut short, no result"
     if result.duration is not None:
         words += f" ({result.duration.total_seconds():.2f} s)"
     return words

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import grpc
-from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status  # type: ignore[import-untyped]
 
 from workroom.runtime.v1 import filesystem_pb2

@@ -41,7 +41,7 @@ def test_a_recorded_item_is_told_like_its_result():
         (result(Signalled(63)), "ended by signal 63"),
         (result(Ended("timed out after 2 s and was ended")), "timed out after 2 s and was ended"),
         (result(None, still_running=True), "still running"),
-        (result(None), "no result"),
+        (result(None), "cut short, no result"),
     ],
 )
 def test_every_end_has_words(told, words):
