@@ -238,6 +238,32 @@ class Turn:
     usage: Usage = field(default_factory=Usage)
 
 
+class Stage(StrEnum):
+    """How far a turn has come, as it is recorded before the next stage begins."""
+
+    QUEUED = "queued"
+    PREPARING = "preparing"
+    """The environment is not known to be ready."""
+    THINKING = "thinking"
+    """The model is to be asked; whether it was asked already is not known."""
+    ACTING = "acting"
+    """The model's calls are recorded; those whose items are open have no result yet."""
+    PUBLISHING = "publishing"
+    """The model has given its answer; what the turn left behind is to be published."""
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class TurnProgress:
+    """A turn with what is needed to go on with it. `step` counts the answers recorded."""
+
+    turn: Turn
+    project_id: str
+    stage: Stage = Stage.QUEUED
+    step: int = 0
+    cancel_requested: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Text:
     text: str
@@ -345,7 +371,10 @@ ItemContent = UserMessage | AssistantMessage | ReasoningSummary | CommandExecuti
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing in a conversation. Items are ordered as they were recorded."""
+    """One thing in a conversation.
+
+    `position` orders the items of a turn as the model gave them, whenever they were recorded.
+    """
 
     id: str
     session_id: str
@@ -353,6 +382,7 @@ class Item:
     state: ItemState
     create_time: datetime
     content: ItemContent
+    position: int = 0
 
 
 @dataclass(frozen=True, slots=True)
