@@ -1,0 +1,7 @@
+from tests.container_runtime.fixtures import (  # noqa: F401
+    container,
+    engine,
+    home,
+    interpreter,
+    node,
+)
