@@ -51,7 +51,9 @@ def redact(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> Mappi
 
     Numbers stay: a count of tokens is no token.
     """
-    return {key: _cleaned(key, value, 0) for key, value in event.items()}
+    return {
+        key: value if key == "exc_info" else _cleaned(key, value, 0) for key, value in event.items()
+    }
 
 
 class _Named:
@@ -104,11 +106,9 @@ def _cleaned(key: str, value: Any, depth: int) -> Any:
         return value
     if _SECRET_KEY.search(key):
         return REDACTED
-    if isinstance(value, str):
-        return _BEARER.sub(rf"\1 {REDACTED}", value)
     if depth < _MAX_DEPTH:
         if isinstance(value, Mapping):
             return {name: _cleaned(str(name), item, depth + 1) for name, item in value.items()}
         if isinstance(value, list | tuple):
             return [_cleaned("", item, depth + 1) for item in value]
-    return value
+    return _BEARER.sub(rf"\1 {REDACTED}", str(value))
