@@ -4,6 +4,7 @@ import logging
 import re
 import sys
 from collections.abc import Mapping, MutableMapping
+from functools import lru_cache
 from typing import Any, TextIO
 
 import structlog
@@ -101,10 +102,15 @@ def _capture_standard_logging(
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 
+@lru_cache(maxsize=1024)
+def _names_secret(key: str) -> bool:
+    return _SECRET_KEY.search(key) is not None
+
+
 def _cleaned(key: str, value: Any, depth: int) -> Any:
     if isinstance(value, bool | int | float) or value is None:
         return value
-    if _SECRET_KEY.search(key):
+    if _names_secret(key):
         return REDACTED
     if depth < _MAX_DEPTH:
         if isinstance(value, Mapping):

@@ -160,6 +160,13 @@ async def test_message_limit_is_4_mib_and_can_be_set(tmp_path):
         assert (await caller.unary_unary(big, timeout=5)) == big
 
 
+async def test_burst_of_calls_loses_none(tmp_path):
+    async with echoing(tmp_path, unary_unary=returning) as caller:
+        calls = [caller.unary_unary(text(str(number)), timeout=20) for number in range(2500)]
+        answers = await asyncio.gather(*calls)
+    assert [answer.value for answer in answers] == [str(number) for number in range(2500)]
+
+
 async def test_idle_connection_is_not_sent_away_for_its_pings(tmp_path, capfd):
     fast = Keepalive(interval=timedelta(milliseconds=50), timeout=timedelta(seconds=5))
     messages: asyncio.Queue[Any] = asyncio.Queue(1)
