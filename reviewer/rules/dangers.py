@@ -104,7 +104,7 @@ def _removal(command: Command, places: Places) -> list[Hazardous]:
     for target in positionals(command.argv):
         why = places.precious(target, command.cwds)
         if why and (recursive or UNKNOWN not in target):
-            return [Hazardous(Hazard.REMOVAL, f"removal of {shown(target)}: {why}")]
+            return [Hazardous(Hazard.REMOVAL, f"removal of {shown(target)}: {shown(why)}")]
     return []
 
 
@@ -120,7 +120,7 @@ def _find(command: Command, places: Places) -> list[Hazardous]:
     for start in _find_starts(argv):
         why = places.precious(start, command.cwds)
         if why and (not filtered or places.outside(start, command.cwds)):
-            return [Hazardous(Hazard.REMOVAL, f"removal under {shown(start)}: {why}")]
+            return [Hazardous(Hazard.REMOVAL, f"removal under {shown(start)}: {shown(why)}")]
     return []
 
 
