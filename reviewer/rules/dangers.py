@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from reviewer.rules.collect import FETCHERS
 from reviewer.rules.found import Command, shown
+from reviewer.rules.hidden import FETCHERS
 from reviewer.rules.paths import UNKNOWN, Places
 from reviewer.rules.wrappers import ROOT_GRANTERS, positionals
 
@@ -58,7 +58,7 @@ _CALLERS = FETCHERS | frozenset(
 _WRITES_ALL = frozenset({"tee", "truncate", "touch", "mkdir", "rmdir", "shred", "mkfifo"})
 _WRITES_LAST = frozenset({"cp", "mv", "ln", "install", "rsync"})
 _WORLD = re.compile(r"0?[0-7]?[0-7][0-7][2367]|[ugo]*[ao][ugo]*\+\w*w\w*|\+\w*w\w*")
-_SETUID = re.compile(r"0*[2467][0-7]{3}|[ugoa]*[+=][rwxXt]*s[rwxXst]*")
+_SETUID = re.compile(r"0*[4-7][0-7]{3}|(?:[goa]*u[ugoa]*|a?)[+=][rwxXt]*s[rwxXst]*")
 
 
 def hazards(command: Command, places: Places) -> list[Hazardous]:
@@ -157,7 +157,7 @@ def _chmod(command: Command, places: Places) -> list[Hazardous]:
     modes = [word for word in words if not word.startswith("-") or _SETUID.fullmatch(word[1:])]
     mode, targets = (modes[0], modes[1:]) if modes else ("", [])
     if _SETUID.fullmatch(mode):
-        return [Hazardous(Hazard.RIGHTS, "it gives a file its owner's rights (setuid or setgid)")]
+        return [Hazardous(Hazard.RIGHTS, "it lends a file its owner's rights (setuid)")]
     for target in targets if recursive else []:
         if places.outside(target, command.cwds):
             return [Hazardous(Hazard.RIGHTS, f"it changes rights on all of {shown(target)}")]
