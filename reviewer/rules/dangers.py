@@ -63,8 +63,8 @@ _SETUID = re.compile(r"0*[4-7][0-7]{3}|(?:[goa]*u[ugoa]*|a?)[+=][rwxXt]*s[rwxXst
 
 def hazards(command: Command, places: Places) -> list[Hazardous]:
     """Returns what is dangerous in a command; empty when nothing known is."""
-    found = _outside_writes(command, places)
     name, argv = command.name, command.argv
+    found = _outside_writes(command, name, places)
     if not argv:
         return found
     if name in ROOT_GRANTERS:
@@ -81,13 +81,12 @@ def hazards(command: Command, places: Places) -> list[Hazardous]:
     return found
 
 
-def _outside_writes(command: Command, places: Places) -> list[Hazardous]:
+def _outside_writes(command: Command, name: str, places: Places) -> list[Hazardous]:
     targets = list(command.writes)
-    words = positionals(command.argv, "mst")
-    if command.name in _WRITES_ALL:
-        targets += words
-    elif command.name in _WRITES_LAST and len(words) > 1:
-        targets.append(words[-1])
+    if name in _WRITES_ALL:
+        targets += positionals(command.argv, "mst")
+    elif name in _WRITES_LAST:
+        targets += positionals(command.argv, "mst")[1:][-1:]
     found: list[Hazardous] = []
     for target in targets:
         if target.startswith(("/dev/tcp/", "/dev/udp/")):

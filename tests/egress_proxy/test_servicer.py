@@ -34,13 +34,13 @@ async def stub(tmp_path):
         yield stub
 
 
-async def attached(stub: rpc.EgressServiceAsyncStub, container_id="ctr_1", **more) -> pb.Attachment:
+async def attached(stub: "rpc.EgressServiceAsyncStub", container_id="ctr_1", **more) -> pb.Attachment:
     with translate_errors():
         request = pb.AttachContainerRequest(container_id=container_id, **more)
         return (await stub.AttachContainer(request, timeout=5)).attachment
 
 
-async def found(stub: rpc.EgressServiceAsyncStub, container_id="ctr_1") -> pb.Attachment:
+async def found(stub: "rpc.EgressServiceAsyncStub", container_id="ctr_1") -> pb.Attachment:
     with translate_errors():
         request = pb.GetAttachmentRequest(container_id=container_id)
         return (await stub.GetAttachment(request, timeout=5)).attachment
