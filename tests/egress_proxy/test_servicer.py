@@ -34,7 +34,9 @@ async def stub(tmp_path):
         yield stub
 
 
-async def attached(stub: "rpc.EgressServiceAsyncStub", container_id="ctr_1", **more) -> pb.Attachment:
+async def attached(
+    stub: "rpc.EgressServiceAsyncStub", container_id="ctr_1", **more
+) -> pb.Attachment:
     with translate_errors():
         request = pb.AttachContainerRequest(container_id=container_id, **more)
         return (await stub.AttachContainer(request, timeout=5)).attachment

@@ -53,7 +53,9 @@ def asking(script="ls", request_id="item_1", **more) -> pb.ReviewActionRequest:
     )
 
 
-async def asked(stub: "rpc.ReviewerServiceAsyncStub", request: pb.ReviewActionRequest) -> pb.Decision:
+async def asked(
+    stub: "rpc.ReviewerServiceAsyncStub", request: pb.ReviewActionRequest
+) -> pb.Decision:
     with translate_errors():
         return (await stub.ReviewAction(request, timeout=10)).decision
 
