@@ -45,6 +45,9 @@ class Limits:
     core_bytes: int | None = None
 
 
+NO_LIMITS = Limits()
+
+
 @dataclass(frozen=True, slots=True)
 class StartSpec:
     """What to run. Exactly one of `argv` and `script` is given.
@@ -73,7 +76,7 @@ class StartSpec:
     """Counted by the supervisor from the start, also while the host is away. `None`: no bound."""
     grace: timedelta = timedelta(seconds=2)
     """Time between TERM and KILL on timeout and cancel; at most 60 s."""
-    limits: Limits = Limits()
+    limits: Limits = NO_LIMITS
 
 
 class Ending(StrEnum):

@@ -55,6 +55,9 @@ class Owner:
     def running(self, execution: Execution, pid: int) -> None:
         """The execution's leader has this pid now."""
 
+    def killing(self, execution: Execution) -> None:
+        """The execution's tree is about to be killed."""
+
     def over(self, execution: Execution) -> None:
         """The execution has its outcome."""
 
@@ -117,22 +120,19 @@ class Execution:
         self._owner.spawner.submit(command, self._spawned)
 
     def _open_pipes(self, command: Command) -> None:
-        fds: list[int] = []
-        self._to_close = fds
+        fds = self._to_close
+        stdin = 0  # the supervisor's own is /dev/null
         if self._request.stdin:
-            read, write = os.pipe2(os.O_CLOEXEC)
-            fds.append(read)
+            stdin, write = os.pipe2(os.O_CLOEXEC)
+            fds.append(stdin)
             os.set_blocking(write, False)
             self.input = Input(self._owner.loop, self._owner.outbox, self.channel, write, False)
-        else:
-            read = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-            fds.append(read)
         for number in (wire.STDOUT, wire.STDERR):
             out, into = os.pipe2(os.O_CLOEXEC)
             fds.append(into)
             os.set_blocking(out, False)
             self.outputs[number] = self._output(number, out)
-        command.streams = (fds[0], fds[1], fds[2])
+        command.streams = (stdin, fds[-2], fds[-1])
 
     def _output(self, number: int, fd: int, terminal: Terminal | None = None) -> Output:
         owner = self._owner
@@ -200,7 +200,7 @@ class Execution:
 
     def resize(self, rows: int, columns: int) -> None:
         """Set the terminal's size, if there is one."""
-        if self._terminal is not None and self.state != wire.OVER:
+        if self._terminal is not None and self._terminal.is_open():
             ioctl(self._terminal.fd, _TIOCSWINSZ, pack("HHHH", rows, columns, 0, 0))
 
     def signal(self, number: int) -> None:
@@ -234,6 +234,7 @@ class Execution:
             self._kill_tree(grace)
 
     def _kill_tree(self, grace: float) -> None:
+        self._owner.killing(self)
         self._kill = TreeKill(self._owner.loop, lambda: tagged(self.tag), grace, self._tree_ended)
         self._kill.start()
 
@@ -247,6 +248,11 @@ class Execution:
         """Some process died: if the tree is being killed, see what is left of it."""
         if self._kill is not None:
             self._kill.look()
+
+    @property
+    def dying(self) -> bool:
+        """Whether its tree is being killed."""
+        return self._kill is not None
 
     # Ending
 
@@ -300,10 +306,12 @@ class Execution:
         if self.input is not None:
             self.input.close()
         for output in self.outputs.values():
-            if self._pipe_held and self._terminal is None:
-                self._owner.hold(output.fd)
+            if self._terminal is None:
+                fd = output.take_fd()
+                if fd >= 0:
+                    self._owner.hold(fd)
             else:
-                os.close(output.fd)
+                output.close()
         if self._terminal is not None and not self.outputs:
             os.close(self._terminal.fd)
 
@@ -312,22 +320,21 @@ class Execution:
     ) -> None:
         self.state = wire.OVER
         totals = {key: output.total for key, output in self.outputs.items()}
-        self._ended = wire.control(
-            wire.ENDED,
-            self.channel,
+        head = wire.ENDED_HEAD.pack(
             ending,
             code,
             number,
             stage,
             errno,
-            message.encode()[:4096],
             totals.get(wire.STDOUT, 0),
             totals.get(wire.STDERR, 0),
-            int(self._pipe_held),
+            self._pipe_held,
             int((monotonic() - self._began) * 1e6),
             self._cpu_us,
             self._rss,
         )
+        payload = head + message.encode()[:4096]
+        self._ended = wire.frame(wire.ENDED, self.channel, payload=payload)
         self._owner.over(self)
         self._tell_ended()
 

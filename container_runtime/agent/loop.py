@@ -59,6 +59,12 @@ class Loop:
         if self._handlers.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
+    def close(self, fd: int) -> None:
+        """Stop watching and close. Closing alone would not do: a child that is just being made
+        has a copy, and the kernel reports that until the child is its program."""
+        self.unwatch(fd)
+        os.close(fd)
+
     def later(self, seconds: float, callback: Callable[[], None]) -> Timer:
         """Call once, `seconds` from now."""
         timer = Timer(monotonic() + seconds, callback)

@@ -6,7 +6,7 @@ import os
 import sys
 
 from . import kernel
-from .lean import SIG_IGN, SIGCHLD, set_wakeup_fd, signal
+from .lean import SIG_DFL, SIG_IGN, SIGCHLD, set_wakeup_fd, signal
 from .loop import READ, Loop
 from .spawning import IGNORED_SIGNALS, Environment
 from .supervisor import Supervisor
@@ -19,8 +19,7 @@ def main(socket_path: str) -> None:
     os.umask(0o022)
     os.chdir("/")
     _own_standard_streams()
-    for number in IGNORED_SIGNALS:
-        signal(number, SIG_IGN)
+    _reset_signals()
     loop = Loop()
     supervisor = Supervisor(loop, os.fsencode(socket_path), Environment(dict(os.environb)))
     _reap_on_signal(loop, supervisor)
@@ -30,6 +29,15 @@ def main(socket_path: str) -> None:
             loop.run_once()
         except MemoryError:
             continue  # the frame or read that needed it is retried or its connection dropped
+
+
+def _reset_signals() -> None:
+    """Whatever was ignored when this process was started, commands begin with the defaults."""
+    for number in range(1, 65):
+        try:
+            signal(number, SIG_IGN if number in IGNORED_SIGNALS else SIG_DFL)
+        except (OSError, ValueError):
+            continue  # KILL, STOP and the C library's own
 
 
 def _own_standard_streams() -> None:

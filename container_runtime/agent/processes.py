@@ -176,7 +176,7 @@ class OutOfMemoryKills:
 
     def __init__(self) -> None:
         self._fd = -1
-        self._claimed = 0
+        self._claimed = self._known = 0
         for place in self._PLACES:
             try:
                 self._fd = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
@@ -184,7 +184,15 @@ class OutOfMemoryKills:
             except OSError:
                 continue
 
-    def count(self) -> int:
+    def known(self) -> int:
+        """Kills when they were last looked at."""
+        return self._known
+
+    def look(self) -> None:
+        """Count again."""
+        self._known = self._count()
+
+    def _count(self) -> int:
         """Kills so far; 0 when nobody tells."""
         if self._fd < 0:
             return 0
@@ -198,7 +206,7 @@ class OutOfMemoryKills:
 
     def claim(self, since: int) -> bool:
         """Whether there was a kill after the count was `since` that nobody claimed yet."""
-        now = self.count()
+        now = self._known = self._count()
         if now > max(since, self._claimed):
             self._claimed = max(since, self._claimed) + 1
             return True

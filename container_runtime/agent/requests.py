@@ -16,35 +16,25 @@ FLAG_ROOT, FLAG_STDIN, FLAG_TERMINAL, FLAG_SCRIPT, FLAG_ARCHIVE = 1, 2, 4, 8, 16
 
 def decode(payload: bytes, environment: Environment) -> Request:
     """ProtocolError when it is malformed; StartFailed(spec) when it cannot be honoured."""
-    values = wire.fields(payload, 10)
-    exec_id = wire.text(values[0], wire.MAX_ID)
-    flags = wire.number(values[1], 0, 31)
-    argv = wire.texts(values[2], wire.MAX_ARGUMENTS, wire.MAX_CONTROL)
-    pairs = wire.texts(values[3], 2 * wire.MAX_ARGUMENTS, wire.MAX_CONTROL)
-    cwd = wire.text(values[4], wire.MAX_PATH)
-    rows = wire.number(values[5], 1, 65_535)
-    columns = wire.number(values[6], 1, 65_535)
-    timeout = wire.number(values[7], -1)
-    grace = wire.number(values[8], 0, wire.MAX_GRACE_MS)
-    limits = values[9]
-    if not isinstance(limits, list) or len(limits) != 6 or not argv or len(pairs) % 2:
+    head, exec_id, cwd, argv, variables = wire.split_start(payload)
+    flags, rows, columns, timeout, grace = head[:5]
+    if len(exec_id) > wire.MAX_ID or len(cwd) > wire.MAX_PATH or not rows or not columns:
+        raise wire.ProtocolError("malformed start")
+    if len(argv) > wire.MAX_ARGUMENTS or len(variables) > wire.MAX_ARGUMENTS:
         raise wire.ProtocolError("malformed start")
     root = bool(flags & FLAG_ROOT)
     env = dict(environment.of(root))
     if flags & FLAG_TERMINAL:
         env.setdefault(b"TERM", b"xterm-256color")
-    env.update(zip(pairs[::2], pairs[1::2], strict=True))
+    for variable in variables:
+        name, _, value = variable.partition(b"=")
+        env[name] = value
     if flags & FLAG_ARCHIVE:
         argv = [*environment.interpreter, b"from agent.archive import main; main()", *argv]
-    _check(argv if not flags & FLAG_SCRIPT else [], [*pairs, *argv, cwd])
-    command = Command(
-        argv,
-        argv[0] if flags & FLAG_SCRIPT else None,
-        env,
-        cwd,
-        root,
-        [wire.number(limit, -1, 2**62) for limit in limits],
-    )
+    script = argv[0] if flags & FLAG_SCRIPT else None
+    if script is None:
+        _check(argv)
+    command = Command(argv, script, env, cwd, root, head[5:11])
     return Request(
         exec_id,
         command,
@@ -52,15 +42,13 @@ def decode(payload: bytes, environment: Environment) -> Request:
         bool(flags & FLAG_TERMINAL),
         (rows, columns),
         timeout / 1000 if timeout >= 0 else None,
-        grace / 1000,
+        min(max(grace, 0), wire.MAX_GRACE_MS) / 1000,
     )
 
 
-def _check(argv: list[bytes], everything: list[bytes]) -> None:
-    if any(b"\0" in item for item in everything):
-        raise StartFailed(wire.STAGE_SPEC, 22, "a NUL byte in an argument, variable or path")
-    if any(len(item) > wire.MAX_ARGUMENT for item in argv):
+def _check(argv: list[bytes]) -> None:
+    if max(map(len, argv)) > wire.MAX_ARGUMENT:
         text = f"an argument is longer than {wire.MAX_ARGUMENT} bytes"
         raise StartFailed(wire.STAGE_SPEC, 7, text)
-    if argv and not argv[0]:
+    if not argv[0]:
         raise StartFailed(wire.STAGE_SPEC, 22, "the program's name is empty")

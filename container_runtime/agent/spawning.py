@@ -64,7 +64,7 @@ class Command:
         env: dict[bytes, bytes],
         cwd: bytes,
         root: bool,
-        limits: list[int],
+        limits: tuple[int, ...],
     ) -> None:
         self.argv, self.script, self.env, self.cwd = argv, script, env, cwd
         self.root, self.limits = root, limits
@@ -221,7 +221,7 @@ class SpawnThread:
         # The child inherits the score, so there is no moment in which it has the supervisor's.
         os.pwrite(self._score, b"%d" % max(500, int(self._own_score)), 0)
         try:
-            if any(limit >= 0 for limit in command.limits):
+            if max(command.limits) >= 0:
                 return _fork_limited(command, program, argv, env, cwd, script)
             return self._posix.spawn(
                 program, argv, env, cwd, command.streams, command.terminal, script

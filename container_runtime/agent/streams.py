@@ -127,7 +127,7 @@ class Output:
         if self._left >= 0:
             size = min(size, self._left)
         try:
-            data = os.read(self.fd, size) if size else b""
+            data = os.read(self.fd, size)
         except BlockingIOError:
             return False
         except OSError:
@@ -151,7 +151,7 @@ class Output:
             unsent.append(data)
         self.offer()
         if self._left == 0:
-            self.finish()
+            self._stop()
 
     def drain(self) -> bool:
         """Read all that is there now and fits; whether the pipe is empty."""
@@ -164,15 +164,33 @@ class Output:
         """Read at most so many bytes more, then finish: somebody else holds the pipe."""
         self._left = count
         if count == 0:
-            self.finish()
+            self._stop()
 
     def finish(self) -> None:
-        """Stop reading; what was read is still sent."""
+        """Stop reading and close; what was read is still sent."""
         if not self.eof:
             self.eof = True
-            self._held.waiting.discard(self)
-            self._watch(0)
+            if self.paused:
+                self._held.waiting.discard(self)
+            self.close()
             self._changed()
+
+    def _stop(self) -> None:
+        """Stop reading; the descriptor stays for `take_fd` or `close`."""
+        self.eof = True
+        self._watch(0)
+        self._changed()
+
+    def close(self) -> None:
+        """Close the descriptor, if it is still here."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            self._loop.close(fd)
+
+    def take_fd(self) -> int:
+        """Give the descriptor, or -1, to somebody else."""
+        fd, self.fd = self.fd, -1
+        return fd
 
     def take(self, parts: list[bytes]) -> bool:
         """Give one frame for sending; whether there is more."""
@@ -235,7 +253,7 @@ class Output:
     def drop(self) -> None:
         """Forget everything: the execution is recorded, or nobody wants it."""
         self.eof = True
-        self._watch(0)
+        self.close()
         self._held.waiting.discard(self)
         self.unsent.clear()
         self._sent.clear()
@@ -345,9 +363,10 @@ class Input:
         if not self.closed:
             self.closed = True
             self._waiting.clear()
-            self._watch(0)
+            if self._terminal:
+                self._watch(0)
             if not self._terminal and self.fd >= 0:
-                os.close(self.fd)
+                self._loop.close(self.fd)
                 self.fd = -1
 
 
@@ -360,6 +379,9 @@ class Terminal:
         self.output: Output | None = None
         self.input: Input | None = None
 
+    def is_open(self) -> bool:
+        return self.output is None or self.output.fd >= 0
+
     def watch_output(self, events: int) -> None:
         self._watch(0, events)
 
@@ -368,6 +390,8 @@ class Terminal:
 
     def _watch(self, side: int, events: int) -> None:
         self._events[side] = events
+        if self.output is not None and self.output.fd < 0:
+            return  # closed
         both = self._events[0] | self._events[1]
         if both:
             self._loop.watch(self.fd, both, self._ready)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 MAX_HELD_PIPES = 256
 MAX_REMEMBERED = 1024
 STUCK_START_SECONDS = 2.0
+MEMORY_LOOK_SECONDS = 5.0
+"""How often kernel out-of-memory kills are counted, so that starts need not read the count."""
 
 
 class Supervisor(Owner):
@@ -39,6 +41,7 @@ class Supervisor(Owner):
         self._boot = os.urandom(16).hex().encode()
         self._tags = Tags()
         self._memory = OutOfMemoryKills()
+        self._look_at_memory()
         self._executions: dict[int, Execution] = {}
         self._by_id: dict[bytes, Execution] = {}
         self._by_pid: dict[int, Execution] = {}
@@ -49,6 +52,7 @@ class Supervisor(Owner):
         self._strangers: dict[int, int] = {}
         self._sweep: TreeKill | None = None
         self._unanswered: set[int] | None = None
+        self._killing: set[Execution] = set()
         self._stuck: Timer | None = None
         self._verbs = {
             wire.START: self._start,
@@ -109,7 +113,7 @@ class Supervisor(Owner):
     # Verbs
 
     def _start(self, _flag: int, channel: int, _offset: int, payload: bytes) -> None:
-        exec_id = wire.text(wire.unpack(payload)[0], wire.MAX_ID)
+        exec_id = payload[wire.START_HEAD.size :].partition(b"\0")[0]
         known = self._executions.get(channel)
         if known is not None:
             if known.exec_id != exec_id:
@@ -132,7 +136,7 @@ class Supervisor(Owner):
         execution = Execution(self, channel, tag, request)
         self._executions[channel] = self._by_id[exec_id] = execution
         if self._stuck is None:
-            self._stuck = self.loop.later(STUCK_START_SECONDS, self._unstick)
+            self._watch_starts()
         execution.begin()
 
     def _stdin(self, _flag: int, channel: int, offset: int, payload: bytes) -> None:
@@ -199,6 +203,9 @@ class Supervisor(Owner):
     def running(self, execution: Execution, pid: int) -> None:
         self._by_pid[pid] = execution
 
+    def killing(self, execution: Execution) -> None:
+        self._killing.add(execution)
+
     def over(self, execution: Execution) -> None:
         if execution.channel in self._forgotten:
             self.loop.soon(lambda: self._remove(execution))
@@ -218,7 +225,11 @@ class Supervisor(Owner):
         os.close(fd)
 
     def memory_kills(self) -> int:
-        return self._memory.count()
+        return self._memory.known()
+
+    def _look_at_memory(self) -> None:
+        self._memory.look()
+        self.loop.later(MEMORY_LOOK_SECONDS, self._look_at_memory)
 
     def claim_memory_kill(self, since: int) -> bool:
         return self._memory.claim(since)
@@ -267,8 +278,9 @@ class Supervisor(Owner):
             if execution is not None:
                 cpu = int((usage.ru_utime + usage.ru_stime) * 1e6)
                 execution.reaped(status, cpu, usage.ru_maxrss * 1024)
-        if died:
-            for execution in list(self._executions.values()):
+        if died and self._killing:
+            self._killing = {execution for execution in self._killing if execution.dying}
+            for execution in self._killing:
                 execution.look()
 
     def _start_reported(self) -> None:
@@ -276,14 +288,23 @@ class Supervisor(Owner):
             self.reap()
 
     def _unstick(self) -> None:
-        """A process of the user can stop a child that is not yet its program: wake it, kill it."""
-        self._stuck = None
-        if self.spawner.submitted == self.spawner.completed:
-            return
+        """A process of the user can stop a child that is not yet its program: kill such a child."""
         starting = [e for e in self._executions.values() if e.state == wire.STARTING]
         for execution in starting:
             for pid in tagged(execution.tag):
                 if pid not in self._by_pid:
                     send(pid, SIGCONT)
                     send(pid, SIGKILL)
-        self._stuck = self.loop.later(STUCK_START_SECONDS, self._unstick)
+
+    def _watch_starts(self) -> None:
+        completed = self.spawner.completed
+
+        def check() -> None:
+            self._stuck = None
+            if self.spawner.submitted == self.spawner.completed:
+                return
+            if self.spawner.completed == completed:
+                self._unstick()
+            self._watch_starts()
+
+        self._stuck = self.loop.later(STUCK_START_SECONDS, check)

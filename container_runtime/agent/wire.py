@@ -8,11 +8,11 @@ endian, and a payload of at most 65,536 bytes:
 
     u32 payload length | u8 kind | u8 flag | u16 zero | u32 channel | u64 offset | payload
 
-Data payloads are raw bytes. Control payloads are packed values (`pack`): a list of i64 (`i`),
-byte strings (`b`, u32 length) and lists (`l`, u32 count), nested at most four deep. A control
-payload that does not fit one frame is sent as MORE frames of the same channel followed by the
-frame itself, 1 MiB in all. Anything malformed, unknown or beyond a bound ends the connection,
-never the process; the supervisor dials again.
+Data payloads are raw bytes. Control payloads are packed values (`pack`) unless said otherwise
+below: a list of i64 (`i`), byte strings (`b`, u32 length) and lists (`l`, u32 count), nested at
+most four deep. A control payload that does not fit one frame is sent as MORE frames of the same
+channel followed by the frame itself, 1 MiB in all. Anything malformed, unknown or beyond a bound
+ends the connection, never the process; the supervisor dials again.
 
 Handshake. The supervisor sends HELLO [version, boot id], one LISTED per execution that it holds,
 and LISTED_ALL. The host answers each LISTED with RESUME or FORGET and then sends WELCOME
@@ -95,6 +95,15 @@ FROM_HOST = frozenset(
     + (ACK, RECORDED, FILE_OPEN, FILE_CANCEL, FILE_DATA, FILE_ACK, FILE_END)
 )
 
+# START and ENDED, the two frames of every command, are packed tightly:
+#   START: flags, rows, columns, timeout and grace in ms, six limits (-1: none), number of
+#     arguments, of variables; then identifier, working directory, arguments (or the script) and
+#     NAME=value variables, joined by NUL bytes, which none of them holds.
+#   ENDED: ending, code, signal (-1: none), stage, errno, stdout and stderr bytes, whether a pipe
+#     is held, duration and CPU time in us, largest memory in bytes; then the message.
+START_HEAD = Struct("<BHHqi6qHH")
+ENDED_HEAD = Struct("<BhhBHQQBQQQ")
+
 STDOUT, STDERR = 1, 2
 
 # Endings, in ENDED.
@@ -126,19 +135,8 @@ def frame(
 
 
 def control(kind: int, channel: int, *values: Value) -> bytes:
-    """A control frame with packed values, in several frames when it is long."""
-    payload = pack(values)
-    if len(payload) <= MAX_PAYLOAD:
-        return frame(kind, channel, payload=payload)
-    if len(payload) > MAX_CONTROL:
-        raise ProtocolError(f"control payload of {len(payload)} bytes")
-    last = (len(payload) - 1) // MAX_PAYLOAD * MAX_PAYLOAD
-    parts = [
-        frame(MORE, channel, payload=payload[at : at + MAX_PAYLOAD])
-        for at in range(0, last, MAX_PAYLOAD)
-    ]
-    parts.append(frame(kind, channel, payload=payload[last:]))
-    return b"".join(parts)
+    """A control frame with packed values."""
+    return controls(kind, channel, pack(values))
 
 
 _LENGTH = Struct("<BI")
@@ -214,6 +212,50 @@ def texts(value: Value, most: int, longest: int) -> list[bytes]:
     if not isinstance(value, list) or len(value) > most:
         raise ProtocolError("a list was expected")
     return [text(item, longest) for item in value]
+
+
+def start(
+    flags: int,
+    size: tuple[int, int],
+    timeout_ms: int,
+    grace_ms: int,
+    limits: Sequence[int],
+    exec_id: bytes,
+    cwd: bytes,
+    arguments: Sequence[bytes],
+    variables: Sequence[bytes],
+) -> bytes:
+    """START's payload."""
+    return START_HEAD.pack(
+        flags, *size, timeout_ms, grace_ms, *limits, len(arguments), len(variables)
+    ) + b"\0".join((exec_id, cwd, *arguments, *variables))
+
+
+def split_start(payload: bytes) -> tuple[tuple[int, ...], bytes, bytes, list[bytes], list[bytes]]:
+    """START's payload taken apart: head, identifier, working directory, arguments, variables."""
+    if len(payload) < START_HEAD.size:
+        raise ProtocolError("malformed start")
+    head: tuple[int, ...] = START_HEAD.unpack_from(payload)
+    items = payload[START_HEAD.size :].split(b"\0")
+    arguments, variables = head[-2:]
+    if not arguments or len(items) != 2 + arguments + variables:
+        raise ProtocolError("malformed start")
+    return head, items[0], items[1], items[2 : 2 + arguments], items[2 + arguments :]
+
+
+def controls(kind: int, channel: int, payload: bytes) -> bytes:
+    """A control frame, in several frames when it is long."""
+    if len(payload) <= MAX_PAYLOAD:
+        return frame(kind, channel, payload=payload)
+    if len(payload) > MAX_CONTROL:
+        raise ProtocolError(f"control payload of {len(payload)} bytes")
+    last = (len(payload) - 1) // MAX_PAYLOAD * MAX_PAYLOAD
+    parts = [
+        frame(MORE, channel, payload=payload[at : at + MAX_PAYLOAD])
+        for at in range(0, last, MAX_PAYLOAD)
+    ]
+    parts.append(frame(kind, channel, payload=payload[last:]))
+    return b"".join(parts)
 
 
 def fields(payload: bytes, count: int) -> list[Value]:

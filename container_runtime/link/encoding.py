@@ -22,6 +22,7 @@ from container_runtime.link.errors import (
     FileMissing,
 )
 from container_runtime.model import (
+    NO_LIMITS,
     Ending,
     ExecutionState,
     FileInfo,
@@ -37,6 +38,11 @@ from workroom.errors import InvalidField
 
 _ID = re.compile(r"[A-Za-z0-9.:-][A-Za-z0-9_.:-]{0,127}")
 _MAX_TOTAL = 1_000_000
+_LONGEST = timedelta(days=36_500)
+_NOTHING = timedelta(0)
+_LONGEST_GRACE = timedelta(milliseconds=wire.MAX_GRACE_MS)
+_MILLISECOND = timedelta(milliseconds=1)
+_UNLIMITED = (-1,) * 6
 
 _ENDINGS = {
     wire.EXITED: Ending.EXITED,
@@ -85,37 +91,39 @@ def check(spec: StartSpec) -> None:
         raise InvalidField("argv", "exactly one of argv and script must be given")
     if spec.argv and not spec.argv[0]:
         raise InvalidField("argv", "the program's name is empty")
+    if len(spec.cwd) > wire.MAX_PATH or not spec.cwd.startswith(b"/"):
+        raise InvalidField("cwd", "must be an absolute path of at most 4,095 bytes")
     _check_strings(spec)
-    if spec.timeout is not None and spec.timeout <= timedelta(0):
-        raise InvalidField("timeout", "must be positive")
-    if not timedelta(0) <= spec.grace <= timedelta(milliseconds=wire.MAX_GRACE_MS):
+    if spec.timeout is not None and not _NOTHING < spec.timeout < _LONGEST:
+        raise InvalidField("timeout", "must be positive and below 100 years")
+    if not _NOTHING <= spec.grace <= _LONGEST_GRACE:
         raise InvalidField("grace", f"must be 0..{wire.MAX_GRACE_MS} ms")
     if spec.pty is not None:
         check_size(spec.pty)
-    for name, limit in zip(Limits.__slots__, _limits(spec.limits), strict=True):
-        if limit != -1 and not 0 <= limit < 2**62:
-            raise InvalidField(f"limits.{name}", "must be 0 or more")
+    if spec.limits is not NO_LIMITS:
+        for name, limit in zip(Limits.__slots__, _limits(spec.limits), strict=True):
+            if limit != -1 and not 0 <= limit < 2**62:
+                raise InvalidField(f"limits.{name}", "must be 0 or more")
 
 
 def _check_strings(spec: StartSpec) -> None:
     if len(spec.argv) > wire.MAX_ARGUMENTS or len(spec.env) > wire.MAX_ARGUMENTS:
         raise InvalidField("argv", f"at most {wire.MAX_ARGUMENTS} arguments and variables")
-    variables = [name + b"=" + value for name, value in spec.env.items()]
-    for field, items in (("argv", list(spec.argv)), ("env", variables), ("cwd", [spec.cwd])):
-        if any(b"\0" in item for item in items):
-            raise InvalidField(field, "holds a NUL byte")
-        if any(len(item) > wire.MAX_ARGUMENT for item in items):
-            raise InvalidField(field, f"one is longer than {wire.MAX_ARGUMENT} bytes")
+    script = spec.script or b""
+    if len(script) > wire.MAX_SCRIPT:
+        raise InvalidField("script", f"is longer than {wire.MAX_SCRIPT} bytes")
     if any(not name or b"=" in name for name in spec.env):
         raise InvalidField("env", "a name is empty or holds =")
-    if len(spec.cwd) > wire.MAX_PATH or not spec.cwd.startswith(b"/"):
-        raise InvalidField("cwd", "must be an absolute path of at most 4,095 bytes")
-    script = spec.script or b""
-    if len(script) > wire.MAX_SCRIPT or b"\0" in script:
-        raise InvalidField("script", f"at most {wire.MAX_SCRIPT} bytes, none of them NUL")
-    total = sum(len(item) + 5 for item in [*spec.argv, *variables, script])
-    if total > _MAX_TOTAL:
+    items = (*spec.argv, *spec.env, *spec.env.values(), spec.cwd)
+    joined = b"\0".join((*items, script))
+    if joined.count(b"\0") != len(items):
+        raise InvalidField("argv", "an argument, variable, path or script holds a NUL byte")
+    if len(joined) > _MAX_TOTAL:
         raise InvalidField("argv", f"arguments, variables and script exceed {_MAX_TOTAL} bytes")
+    if len(joined) > wire.MAX_ARGUMENT:
+        variables = [name + b"=" + value for name, value in spec.env.items()]
+        if max(map(len, (*spec.argv, *variables, b""))) > wire.MAX_ARGUMENT:
+            raise InvalidField("argv", f"one is longer than {wire.MAX_ARGUMENT} bytes")
 
 
 def check_size(size: PtySize) -> None:
@@ -124,14 +132,16 @@ def check_size(size: PtySize) -> None:
         raise InvalidField("pty", "rows and columns must be 1..65535")
 
 
-def _limits(limits: Limits) -> list[int]:
+def _limits(limits: Limits) -> tuple[int, ...]:
+    if limits is NO_LIMITS:
+        return _UNLIMITED
     values = (getattr(limits, name) for name in Limits.__slots__)
-    return [-1 if value is None else value for value in values]
+    return tuple(-1 if value is None else value for value in values)
 
 
 def milliseconds(span: timedelta) -> int:
     """Whole milliseconds, rounded up."""
-    return -(-span // timedelta(milliseconds=1)) if span else 0
+    return -(-span // _MILLISECOND)
 
 
 def start_frame(channel: int, spec: StartSpec, *, archive: bool = False) -> bytes:
@@ -143,29 +153,29 @@ def start_frame(channel: int, spec: StartSpec, *, archive: bool = False) -> byte
         | FLAG_SCRIPT * (spec.script is not None)
         | FLAG_ARCHIVE * archive
     )
-    size = spec.pty or PtySize()
-    return wire.control(
-        wire.START,
-        channel,
-        spec.exec_id.encode(),
+    payload = wire.start(
         flags,
-        [spec.script] if spec.script is not None else list(spec.argv),
-        [part for pair in spec.env.items() for part in pair],
-        spec.cwd,
-        size.rows,
-        size.columns,
-        -1 if spec.timeout is None else -(-spec.timeout // timedelta(milliseconds=1)),
-        -(-spec.grace // timedelta(milliseconds=1)),
+        (spec.pty.rows, spec.pty.columns) if spec.pty else (24, 80),
+        -1 if spec.timeout is None else milliseconds(spec.timeout),
+        milliseconds(spec.grace),
         _limits(spec.limits),
+        spec.exec_id.encode(),
+        spec.cwd,
+        spec.argv if spec.script is None else (spec.script,),
+        [name + b"=" + value for name, value in spec.env.items()] if spec.env else (),
     )
+    return wire.controls(wire.START, channel, payload)
 
 
 def outcome(payload: bytes) -> Outcome:
     """An outcome from ENDED."""
-    values = wire.fields(payload, 12)
-    ending = _ENDINGS.get(wire.number(values[0]))
-    code, signal = wire.number(values[1], -1, 255), wire.number(values[2], -1, 64)
-    if ending is None:
+    if not wire.ENDED_HEAD.size <= len(payload) <= wire.ENDED_HEAD.size + 4096:
+        raise wire.ProtocolError("a malformed ending")
+    number, code, signal, stage, errno, out, err, held, duration, cpu, memory = (
+        wire.ENDED_HEAD.unpack_from(payload)
+    )
+    ending = _ENDINGS.get(number)
+    if ending is None or code > 255 or signal > 64 or max(duration, cpu) > 10**16:
         raise wire.ProtocolError("an unknown ending")
     if (ending is Ending.EXITED and code < 0) or (ending is Ending.SIGNALLED and signal < 1):
         raise wire.ProtocolError("an ending without its status")
@@ -173,15 +183,15 @@ def outcome(payload: bytes) -> Outcome:
         ending,
         code=None if code < 0 else code,
         signal=None if signal < 0 else signal,
-        stage=_STAGES.get(wire.number(values[3])) if ending is Ending.START_FAILED else None,
-        errno=wire.number(values[4], 0, 4095),
-        message=wire.text(values[5], 4096).decode("utf-8", "replace"),
-        stdout_bytes=wire.number(values[6]),
-        stderr_bytes=wire.number(values[7]),
-        pipe_held=bool(wire.number(values[8], 0, 1)),
-        duration=timedelta(microseconds=wire.number(values[9], 0, 10**15)),
-        cpu=timedelta(microseconds=wire.number(values[10], 0, 10**15)),
-        max_rss_bytes=wire.number(values[11]),
+        stage=_STAGES.get(stage) if ending is Ending.START_FAILED else None,
+        errno=errno,
+        message=payload[wire.ENDED_HEAD.size :].decode("utf-8", "replace"),
+        stdout_bytes=out,
+        stderr_bytes=err,
+        pipe_held=bool(held),
+        duration=timedelta(microseconds=duration),
+        cpu=timedelta(microseconds=cpu),
+        max_rss_bytes=memory,
     )
 
 

@@ -96,7 +96,8 @@ class Execution:
         self.cancel: bytes | None = None
         """The CANCEL frame, once it was asked for."""
         self.state = ExecutionState.STARTING
-        self.begun: asyncio.Event = asyncio.Event()
+        self.begun = asyncio.Event()
+        self.made = asyncio.get_running_loop().time()
         self.refusal: Exception | None = None
         self.stdin = Stdin(opened=stdin)
         self.outcome: Outcome | None = None
@@ -142,6 +143,12 @@ class Execution:
         if self.state is ExecutionState.STARTING:
             self.state = ExecutionState.RUNNING
         self.begun.set()
+
+    def give_up(self, now: float) -> None:
+        """Wake those who wait for its start, although nothing is known; others may wait anew."""
+        overdue, self.begun = self.begun, asyncio.Event()
+        self.made = now
+        overdue.set()
 
     def refuse(self, problem: Exception) -> None:
         """The supervisor does not run it."""

@@ -41,7 +41,8 @@ from workroom.errors import InvalidField
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-START_TIMEOUT = timedelta(seconds=60)
+START_SECONDS = 60.0
+"""How long a start may take before its caller is told that it cannot be said whether it runs."""
 LAST_WORDS = timedelta(seconds=1)
 """How long the frames of a dead container may still take to be read from its socket."""
 MAX_WAITING_PEERS = 4
@@ -208,14 +209,13 @@ class Link:
         return execution.status()
 
     async def _begun(self, execution: Execution) -> None:
+        # Bounded by `_check_beat`: a timer for each start would cost more than all the rest.
         if not execution.begun.is_set():
-            try:
-                async with asyncio.timeout(START_TIMEOUT.total_seconds()):
-                    await execution.begun.wait()
-            except TimeoutError:
-                raise SupervisorAway("the supervisor did not say that the command runs") from None
+            await execution.begun.wait()
         if execution.refusal is not None:
             raise execution.refusal
+        if not execution.begun.is_set():
+            raise SupervisorAway("the supervisor did not say that the command runs")
 
     def status(self, exec_id: str) -> ExecutionStatus:
         """Raises ExecutionNotFound."""
@@ -550,5 +550,8 @@ class Link:
                 peer.abort()
             elif now - peer.spoke >= wire.HEARTBEAT_SECONDS * 0.9:
                 peer.send(wire.frame(wire.HEARTBEAT))
+        for execution in self._session.all():
+            if not execution.begun.is_set() and now - execution.made > START_SECONDS:
+                execution.give_up(now)
         if not self._lost:
             self._beat = self._loop.call_later(wire.HEARTBEAT_SECONDS, self._check_beat)
