@@ -1,4 +1,6 @@
-from collections.abc import Callable
+import os
+import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -14,10 +16,17 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 @pytest.fixture
+def shared() -> Iterator[Path]:
+    """A directory that the unprivileged user of commands can reach and write."""
+    with tempfile.TemporaryDirectory(prefix="workroom-test-") as name:
+        os.chmod(name, 0o777)
+        yield Path(name)
+
+
+@pytest.fixture
 def box(
     bundle: Bundle, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[], AbstractAsyncContextManager[Box]]:
     """Opens a connected supervisor; to be entered by the test's own task."""
     directory: Path = tmp_path_factory.mktemp("box")
-    directory.chmod(0o777)
     return lambda: supervised(bundle, directory)

@@ -201,9 +201,12 @@ async def supervised(bundle: Bundle, directory: Path) -> AsyncIterator[Box]:
             link.expect(pid)
             await link.ready()
             box = Box(link, spool, link_directory, pid, tasks, process, losses)
-            yield box
-            await box.link.close()
+            try:
+                yield box
+            finally:
+                link = box.link
         finally:
+            await link.close()
             if process.returncode is None:
                 process.kill()
             await process.wait()

@@ -127,7 +127,8 @@ class TurnError(_message.Message):
     code: _builtins.str
     """One of: `context_length_exceeded`, `rate_limit_exceeded`, `authentication_error`,
     `resource_not_found`, `invalid_request`, `connection_failed`, `server_error`,
-    `request_timeout`, `sandbox_error`, `step_limit_exceeded`, `script_error`, `internal_error`.
+    `request_timeout`, `usage_limit_exceeded`, `max_output_tokens`, `content_filter`,
+    `sandbox_error`, `step_limit_exceeded`, `script_error`, `internal_error`.
     """
     message: _builtins.str
     """What was wrong and what to do."""

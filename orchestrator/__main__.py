@@ -1,0 +1,37 @@
+"""Runs the orchestrator: `python -m orchestrator`, configured by the environment."""
+
+import sys
+
+import structlog
+import uvloop
+
+from orchestrator.composition import running
+from orchestrator.config import Config
+from workroom.errors import WorkroomError
+from workroom.paths import Home
+from workroom.rpc.logs import configure_logs
+from workroom.rpc.server import until_signalled
+
+log = structlog.get_logger(__name__)
+
+
+async def main(config: Config, home: Home) -> None:
+    """Serve until a signal asks for the end."""
+    async with running(config, home):
+        await until_signalled()
+
+
+def run() -> int:
+    """Returns the process's exit status."""
+    try:
+        config = Config.from_env()
+        configure_logs(config.log_level, service="orchestrator")
+        uvloop.run(main(config, Home.from_env().create()))
+    except WorkroomError as error:
+        sys.stderr.write(f"orchestrator: {error.message}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run())

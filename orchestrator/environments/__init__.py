@@ -1,0 +1,1 @@
+"""The containers that sessions work in: made, filled, described, emptied of results, deleted."""

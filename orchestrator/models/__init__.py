@@ -1,0 +1,1 @@
+"""Owns the conversation with a model server; knows nothing of sessions, tools or storage."""

@@ -1,0 +1,1 @@
+"""Owns the translation between messages and the domain; decides nothing."""

@@ -1,0 +1,1 @@
+"""Owns what callers do with sessions, and who hears of what happens in them."""

@@ -1,0 +1,1 @@
+"""Owns what survives a restart; knows no services, models or commands."""

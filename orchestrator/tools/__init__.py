@@ -1,0 +1,1 @@
+"""The tools that the model may call, and what they give back; knows no model protocol."""
