@@ -6,7 +6,7 @@ import grpc
 
 from container_runtime import limits
 from container_runtime.errors import OffsetOutOfRange
-from container_runtime.link import Link
+from container_runtime.link import FileMissing, Link
 from container_runtime.runtime import Runtime
 from container_runtime.servicers import requests
 from container_runtime.servicers.context import Context
@@ -125,7 +125,10 @@ class FileServicer(rpc.FileServiceServicer):
         path = requests.path("path", request.path)
         with supervised(request.container_id):
             link = self._link(request.container_id)
-            await link.remove(path, recursive=request.recursive, root=request.as_root)
+            try:
+                await link.remove(path, recursive=request.recursive, root=request.as_root)
+            except FileMissing:
+                pass
         return pb.RemoveFileResponse()
 
 
