@@ -7,6 +7,7 @@ import uvloop
 
 from orchestrator.composition import running
 from orchestrator.config import Config
+from orchestrator.turns.failures import first_of
 from workroom.errors import WorkroomError
 from workroom.paths import Home
 from workroom.rpc.logs import configure_logs
@@ -27,8 +28,11 @@ def run() -> int:
         config = Config.from_env()
         configure_logs(config.log_level, service="orchestrator")
         uvloop.run(main(config, Home.from_env().create()))
-    except WorkroomError as error:
-        sys.stderr.write(f"orchestrator: {error.message}\n")
+    except (WorkroomError, ExceptionGroup) as error:
+        cause = first_of(error)
+        if not isinstance(cause, WorkroomError):
+            raise
+        sys.stderr.write(f"orchestrator: {cause.message}\n")
         return 1
     return 0
 

@@ -69,9 +69,7 @@ class ModelServer:
             self.waiting.set()
             leaving = asyncio.ensure_future(_drained(reader))
             allowed = asyncio.ensure_future(self.may_answer.wait())
-            done, _ = await asyncio.wait(
-                [leaving, allowed], return_when=asyncio.FIRST_COMPLETED
-            )
+            done, _ = await asyncio.wait([leaving, allowed], return_when=asyncio.FIRST_COMPLETED)
             if allowed in done:
                 writer.write(_response(self.answers.pop(0)))
                 await writer.drain()

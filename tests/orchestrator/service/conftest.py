@@ -1,8 +1,10 @@
 """Fixtures: an orchestrator in this process over real sockets, with stand-ins for its peers."""
 
+import asyncio
+import json
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,7 @@ from tests.orchestrator.fake_egress import FakeEgress
 from tests.orchestrator.fake_runtime import FakeRuntime
 from tests.orchestrator.fakes import FakeReviewer
 from workroom.client import Client
+from workroom.orchestrator.v1 import events_pb2, turns_pb2
 from workroom.orchestrator.v1 import sessions_pb2 as pb
 from workroom.paths import Home
 from workroom.rpc.server import Serving
@@ -86,3 +89,49 @@ def scripted(yaml: str, text: str = "go", **fields: object) -> pb.CreateSessionR
     if text:
         request.input.add(text=text)
     return request
+
+
+def calls(*commands: str, fields: str = "") -> str:
+    """A script that runs commands in one call and then answers."""
+    listed = "".join(f"                - command: {json.dumps(command)}\n" for command in commands)
+    extra = f"              {fields}\n" if fields else ""
+    return (
+        "script: calls\nturns:\n  - steps:\n      - calls:\n          - name: shell\n"
+        f"            arguments:\n{extra}              commands:\n{listed}"
+        "      - answer: Done.\n"
+    )
+
+
+def container(peers: Peers) -> Path:
+    """The directory that stands for the only container."""
+    (container_id,) = peers.runtime.containers
+    return peers.runtime.root(container_id)
+
+
+async def heard(client: Client, session_id: str, after: int = 0) -> list[events_pb2.Event]:
+    return [e async for e in client.events(session_id, after=after, until_idle=True)]
+
+
+def kinds(events: Sequence[events_pb2.Event]) -> list[str]:
+    return [str(event.WhichOneof("payload")) for event in events]
+
+
+async def items(client: Client, session_id: str) -> Sequence[turns_pb2.Item]:
+    page = await client.sessions.ListItems(
+        pb.ListItemsRequest(session_id=session_id, page_size=100)
+    )
+    return page.items
+
+
+async def submit(client: Client, session_id: str, text: str = "go", request_id: str = "") -> str:
+    """Gives input; returns the turn's id."""
+    request = pb.SubmitInputRequest(session_id=session_id, request_id=request_id)
+    request.input.add(text=text)
+    return (await client.sessions.SubmitInput(request)).turn.id
+
+
+async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    """Waits until the condition holds."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
