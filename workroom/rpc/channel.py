@@ -11,7 +11,7 @@ from workroom.errors import WorkroomError
 from workroom.rpc.address import UnixAddress, parse_address
 from workroom.rpc.auth import AUTHORIZATION
 from workroom.rpc.limits import KEEPALIVE, MESSAGE_BYTES, Keepalive, Option, message_options
-from workroom.rpc.status import translate_errors
+from workroom.rpc.status import refused_by_library, translate_errors
 from workroom.rpc.telemetry import outgoing_metadata
 from workroom.rpc.tls import ClientTls
 
@@ -143,13 +143,13 @@ class _TaggingChannel(grpc.aio.Channel):
     def stream_unary(
         self, *args: Any, **kwargs: Any
     ) -> grpc.aio.StreamUnaryMultiCallable[Any, Any]:
-        begin = self._tagged(self._channel.stream_unary(*args, **kwargs))
+        begin = _patient(self._tagged(self._channel.stream_unary(*args, **kwargs)))
         return cast("grpc.aio.StreamUnaryMultiCallable[Any, Any]", begin)
 
     def stream_stream(
         self, *args: Any, **kwargs: Any
     ) -> grpc.aio.StreamStreamMultiCallable[Any, Any]:
-        begin = self._tagged(self._channel.stream_stream(*args, **kwargs))
+        begin = _patient(self._tagged(self._channel.stream_stream(*args, **kwargs)))
         return cast("grpc.aio.StreamStreamMultiCallable[Any, Any]", begin)
 
     def _tagged(
@@ -165,3 +165,38 @@ class _TaggingChannel(grpc.aio.Channel):
             return begin(*args, metadata=(*given, *added), timeout=deadline, **kwargs)
 
         return call
+
+
+def _patient(begin: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        begun = begin(*args, **kwargs)
+        begun._cython_call = _PatientCall(begun._cython_call)
+        return begun
+
+    return call
+
+
+class _PatientCall:
+    """Waits for the server's status when a write fails because the call has ended.
+
+    The library would put an "Internal error from Core" in its place (or cancel the call, when it
+    was the end of writing that failed), although the status is already on its way: the reason why
+    the server ended a stream would be lost whenever the client was writing at that moment.
+    """
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._call, name)
+
+    def set_internal_error(self, text: str) -> None:
+        if refused_by_library(text):
+            self._call.set_internal_error(text)
+
+    async def send_receive_close(self) -> None:
+        try:
+            await self._call.send_receive_close()
+        except grpc.aio.InternalError as error:
+            if refused_by_library(str(error)):
+                raise

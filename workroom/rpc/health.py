@@ -76,6 +76,14 @@ class Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]
         for service in REFLECTION:
             server.add_registered_method_handlers(service, {"ServerReflectionInfo": handler})
 
+    def _file_containing_symbol(self, request: Any, symbol: str) -> Any:
+        """Finds methods and fields too, which the pool knows only by what they belong to."""
+        found = super()._file_containing_symbol(request, symbol)
+        parent = symbol.rpartition(".")[0]
+        if found.HasField("error_response") and parent:
+            return super()._file_containing_symbol(request, parent)
+        return found
+
     async def _info(self, requests: AsyncIterator[Any], context: Context) -> None:
         async with self._drain.interrupting():
             async for response in self.ServerReflectionInfo(requests, context):

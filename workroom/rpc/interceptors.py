@@ -5,9 +5,9 @@ Only this module ends a call with an error. Payloads, metadata values and tokens
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, Never
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any, Never, TypeVar
 
 import grpc
 import structlog
@@ -16,10 +16,13 @@ from google.protobuf.message import DecodeError
 from workroom.errors import Draining, Internal, InvalidField, MethodUnknown, WorkroomError
 from workroom.rpc.drain import Drain
 from workroom.rpc.handlers import Body, Context, Handler, body_of, handler_like, raising
-from workroom.rpc.status import DETAILS_KEY, to_status
+from workroom.rpc.status import DETAILS_KEY, refused_by_library, to_status
 from workroom.rpc.telemetry import REQUEST_ID, enter_call
+from workroom.rpc.watchdog import Stacks, stack_of
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]]
 
@@ -28,33 +31,39 @@ _OUR_FAULT = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode
 
 
 class Calls:
-    """Counts the handlers that run, so that a server can wait for the last one's cleanup."""
+    """Knows which handlers run, so that a server can wait for the last one's cleanup."""
 
     def __init__(self) -> None:
-        self._running = 0
+        self._running: dict[Awaitable[Any], str] = {}
         self._idle = asyncio.Event()
         self._idle.set()
 
     @property
-    def running(self) -> int:
-        """Handlers that have not ended."""
-        return self._running
+    def running(self) -> dict[str, int]:
+        """How many handlers of each method have not ended."""
+        return dict(Counter(self._running.values()))
 
     async def idle(self) -> None:
         """Returns when no handler runs."""
         await self._idle.wait()
 
-    @contextmanager
-    def counted(self) -> Iterator[None]:
-        """One handler runs as long as the body."""
-        self._running += 1
+    async def run(self, method: str, handling: Awaitable[T]) -> T:
+        """What `handling`, a handler of `method`, returns."""
+        self._running[handling] = method
         self._idle.clear()
         try:
-            yield
+            return await handling
         finally:
-            self._running -= 1
+            del self._running[handling]
             if not self._running:
                 self._idle.set()
+
+    def stacks(self) -> Stacks:
+        """Where each handler stands; callable from any thread."""
+        return {
+            f"call {method} {id(handling):x}": stack_of(handling)
+            for handling, method in tuple(self._running.items())
+        }
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
@@ -95,21 +104,18 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     def _wrapped(self, body: Body, method: str, request_id: str) -> Body:
         async def call(request: Any, context: Context) -> Any:
             start = time.monotonic()
-            with self._calls.counted():
-                try:
-                    response = await body(request, context)
-                except BaseException as failure:
-                    ending = self._ending(failure, method, context)
-                    if not isinstance(ending, WorkroomError):
-                        _log_call(method, ending, start)
-                        raise
-                    _log_call(method, ending.code, start)
-                    await _abort(context, ending, request_id)
-                _log_call(method, context.code() or grpc.StatusCode.OK, start)
-                context.set_trailing_metadata(
-                    (*context.trailing_metadata(), (REQUEST_ID, request_id))
-                )
-                return response
+            try:
+                response = await self._calls.run(method, body(request, context))
+            except BaseException as failure:
+                ending = self._ending(failure, method, context)
+                if not isinstance(ending, WorkroomError):
+                    _log_call(method, ending, start)
+                    raise
+                _log_call(method, ending.code, start)
+                await _abort(context, ending, request_id)
+            _log_call(method, context.code() or grpc.StatusCode.OK, start)
+            context.set_trailing_metadata((*context.trailing_metadata(), (REQUEST_ID, request_id)))
+            return response
 
         return call
 
@@ -172,14 +178,10 @@ def _cancelled_from_outside() -> bool:
 
 
 def _connection_is_gone(failure: BaseException) -> bool:
-    """Whether a read or write failed because the call had ended, not because it was misused.
-
-    The library raises the same class for both; only its text tells a refused operation (two
-    writes at once) from one that failed on the wire.
-    """
+    """Whether a read or write failed because the call had ended, not because it was misused."""
     if not isinstance(failure, grpc.aio.BaseError) or isinstance(failure, grpc.aio.UsageError):
         return False
-    return "grpc_call_start_batch" not in str(failure)
+    return not refused_by_library(str(failure))
 
 
 def _understood(failure: BaseException) -> WorkroomError | None:

@@ -30,6 +30,8 @@ Register = Callable[[grpc.aio.Server], None]
 STOP_MARGIN = timedelta(seconds=5)
 """Past the grace period, how long a stop may take before stacks are logged; twice that ends it."""
 
+_LONG = timedelta(days=1).total_seconds()
+
 
 class ServerCrashed(WorkroomError):
     """The server ended without being told to."""
@@ -142,7 +144,10 @@ class _Server:
         assert self._server is not None
         cause: BaseException | None = None
         try:
-            await self._server.wait_for_termination()
+            # Without a timeout this wait would take the future that `stop` needs with it when it
+            # is cancelled, and `stop` would return at once with calls running.
+            while await self._server.wait_for_termination(timeout=_LONG):
+                pass
         except Exception as error:
             cause = error
         raise ServerCrashed(f"the server on {self._address} ended by itself") from cause
@@ -178,7 +183,7 @@ async def _stop(
     servers: Sequence[_Server], calls: Calls, grace: timedelta, margin: timedelta
 ) -> None:
     log.info("draining", calls=calls.running, grace_s=grace.total_seconds())
-    with watching("stopping the server", grace + margin):
+    with watching("stopping the server", grace + margin, calls.stacks):
         try:
             async with asyncio.timeout((grace + 2 * margin).total_seconds()):
                 async with asyncio.TaskGroup() as tasks:

@@ -92,6 +92,15 @@ def translate_errors() -> Iterator[None]:
         raise from_rpc_error(error) from error
 
 
+def refused_by_library(text: str) -> bool:
+    """Whether an `InternalError` with this text tells of misuse (two writes at once).
+
+    The library raises the same class when an operation failed because the call had ended; only
+    the text tells which.
+    """
+    return "grpc_call_start_batch" in text
+
+
 def _details_of(
     metadata: grpc.aio.Metadata | Sequence[tuple[str, str | bytes]],
 ) -> bytes | None:

@@ -1,0 +1,79 @@
+"""Starts the runtime: `python -m container_runtime`, configured by `RUNTIME_…` variables."""
+
+import os
+import sys
+
+import structlog
+import uvloop
+
+from container_runtime.config import Config
+from container_runtime.docker import DockerEngine
+from container_runtime.runtime import Runtime, running
+from container_runtime.servicers.containers import ContainerServicer
+from container_runtime.servicers.executions import ExecutionServicer
+from container_runtime.servicers.files import FileServicer
+from workroom.errors import WorkroomError
+from workroom.rpc.drain import Drain
+from workroom.rpc.logs import configure_logs
+from workroom.rpc.server import Register, serving
+from workroom.rpc.signals import until_signalled
+
+log = structlog.get_logger(__name__)
+
+SERVICES = (
+    "workroom.runtime.v1.ContainerService",
+    "workroom.runtime.v1.ExecutionService",
+    "workroom.runtime.v1.FileService",
+)
+
+
+def registrations(runtime: Runtime, drain: Drain) -> list[Register]:
+    """Adds every service to a server."""
+    return [
+        ContainerServicer(runtime).register,
+        ExecutionServicer(runtime, drain).register,
+        FileServicer(runtime).register,
+    ]
+
+
+async def serve(config: Config) -> None:
+    """Serves until a signal comes."""
+    home = config.folder(os.environ)
+    drain = Drain()
+    async with (
+        DockerEngine.connected(config.docker_url, config.runtime_class) as engine,
+        running(config, home, engine) as runtime,
+        serving(
+            registrations(runtime, drain),
+            config.listener(home),
+            services=SERVICES,
+            grace=config.grace,
+            drain=drain,
+        ),
+    ):
+        await until_signalled()
+
+
+def main() -> int:
+    """Runs the service; 1 when it cannot start, with the reason in the log."""
+    failed = False
+    try:
+        config = Config.from_env(os.environ)
+        configure_logs(config.log_level, service="container_runtime")
+        uvloop.run(serve(config))
+    except* WorkroomError as group:
+        for error in _flat(group):
+            log.error("cannot run", reason=error.reason, problem=str(error))
+        failed = True
+    return 1 if failed else 0
+
+
+def _flat(group: BaseExceptionGroup[WorkroomError]) -> list[WorkroomError]:
+    found: list[WorkroomError] = []
+    for error in group.exceptions:
+        found += _flat(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

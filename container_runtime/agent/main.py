@@ -1,0 +1,52 @@
+"""Starts the supervisor: `python3 -I -S -c 'from agent.main import main; main(SOCKET)'`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from . import kernel
+from .lean import SIG_IGN, SIGCHLD, set_wakeup_fd, signal
+from .loop import READ, Loop
+from .spawning import IGNORED_SIGNALS, Environment
+from .supervisor import Supervisor
+
+
+def main(socket_path: str) -> None:
+    """Run for ever. As PID 1 nothing inside can end it; elsewhere signals do."""
+    kernel.forbid_tracing()
+    sys.setswitchinterval(0.0005)
+    os.umask(0o022)
+    os.chdir("/")
+    _own_standard_streams()
+    for number in IGNORED_SIGNALS:
+        signal(number, SIG_IGN)
+    loop = Loop()
+    supervisor = Supervisor(loop, os.fsencode(socket_path), Environment(dict(os.environb)))
+    _reap_on_signal(loop, supervisor)
+    supervisor.begin()
+    while True:
+        try:
+            loop.run_once()
+        except MemoryError:
+            continue  # the frame or read that needed it is retried or its connection dropped
+
+
+def _own_standard_streams() -> None:
+    """Descriptors 0, 1 and 2 are taken, so that no pipe becomes one of them."""
+    null = os.open("/dev/null", os.O_RDWR)
+    os.dup2(null, 0)
+    if null > 2:
+        os.close(null)
+
+
+def _reap_on_signal(loop: Loop, supervisor: Supervisor) -> None:
+    heard, tell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+    def died(_events: int) -> None:
+        os.read(heard, 4096)
+        supervisor.reap()
+
+    loop.watch(heard, READ, died)
+    signal(SIGCHLD, lambda _number, _frame: None)
+    set_wakeup_fd(tell, warn_on_full_buffer=False)

@@ -1,0 +1,63 @@
+"""Owns the runtime's settings: what each means, its default, and how it is read, once."""
+
+import platform
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+from workroom.paths import Home
+from workroom.rpc.auth import token_verifier
+from workroom.rpc.config import from_env
+from workroom.rpc.server import Listener
+from workroom.rpc.tls import ServerTls
+
+PREFIX = "RUNTIME_"
+
+
+class Config(BaseModel):
+    """Settings, from variables with the prefix `RUNTIME_`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    home: Path | None = None
+    """Folder of the installation; by default that of `WORKROOM_HOME`."""
+    address: str = ""
+    """Where to listen: `unix:/path` or `host:port`; by default `runtime.sock` in the home."""
+    token: SecretStr | None = None
+    """The key that callers must bring. Whoever reaches the runtime owns the host: on TCP there
+    must be one, or mutual TLS."""
+    tls: ServerTls | None = None
+    """Certificate, key and the authority of clients, for TCP."""
+    log_level: str = "info"
+    grace: timedelta = timedelta(seconds=10)
+    """How long calls may take to end when the runtime stops."""
+    node_id: str = Field(default_factory=lambda: platform.node() or "node")
+    """Names this node in every container."""
+    docker_url: str | None = None
+    """The engine's socket, `unix:///path`; by default the usual one."""
+    runtime_class: str | None = None
+    """The engine's runtime for containers (`runsc`, `kata`); by default the engine's own."""
+    max_containers: int = Field(default=100, ge=1, le=100_000)
+    """How many containers the node holds at a time."""
+    min_free_bytes: int = Field(default=2 * 2**30, ge=0)
+    """New work is refused while less than this is free on the disk that holds the home."""
+    reap_interval: timedelta = timedelta(seconds=2)
+    """How often containers are looked at for expiry."""
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str]) -> Self:
+        """Raises `ConfigError`."""
+        return from_env(cls, PREFIX, environ)
+
+    def folder(self, environ: Mapping[str, str]) -> Home:
+        """The installation's folder. Raises `UnusablePath`."""
+        return Home(self.home.absolute()) if self.home else Home.from_env(environ)
+
+    def listener(self, home: Home) -> Listener:
+        """Where to listen and who may call."""
+        address = self.address or f"unix:{home.socket('runtime')}"
+        verifier = token_verifier(self.token.get_secret_value()) if self.token else None
+        return Listener(address, verifier, self.tls)

@@ -1,0 +1,84 @@
+"""Owns what the runtime needs of a container engine: few verbs, on plain values.
+
+Nothing here knows Docker. An engine runs one main process per container, the supervisor, and
+never restarts it.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+
+from container_runtime.interpreter import Mount
+from container_runtime.limits import SizeLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image that is on the node."""
+
+    reference: str
+    """Names exactly this image to `create`, whatever its tag points to later."""
+    environment: Mapping[bytes, bytes]
+    """What it gives every command."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSpec:
+    """What an engine is to make: no network, no capability beyond those given, nothing shared with
+    the host but the read-only mounts. The image's entrypoint and environment are not used."""
+
+    name: str
+    image: Image
+    command: Sequence[str]
+    labels: Mapping[str, str]
+    mounts: Sequence[Mount]
+    capabilities: Sequence[str]
+    limits: SizeLimits
+
+
+@dataclass(frozen=True, slots=True)
+class EngineContainer:
+    """A container as the engine sees it."""
+
+    engine_id: str
+    labels: Mapping[str, str]
+    running: bool
+    pid: int
+    """Its main process on this host; 0 when it does not run."""
+    problem: str
+    """How its main process ended, in words; empty while it runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerDied:
+    """A container's main process ended."""
+
+    engine_id: str
+    problem: str
+
+
+class Engine(Protocol):
+    """The verbs. Each is bounded in time and raises `EngineUnavailable` when the engine does not
+    answer within it, `EngineRefused` when it will not."""
+
+    async def image(self, name: str, pull_timeout: timedelta) -> Image:
+        """The image called `name`, pulled when the node lacks it. Raises `ImageNotFound`."""
+
+    async def create(self, spec: ContainerSpec) -> str:
+        """Make a container, and answer the engine's id for it. Its main process does not run."""
+
+    async def start(self, engine_id: str) -> None:
+        """Run its main process."""
+
+    async def inspect(self, engine_id: str) -> EngineContainer | None:
+        """What it is now; `None` when there is no such container."""
+
+    async def list(self, labels: Mapping[str, str]) -> Sequence[EngineContainer]:
+        """All containers, running or not, that carry these labels."""
+
+    async def remove(self, engine_id: str) -> None:
+        """Kill and delete it with its file system. One that is gone already is no error."""
+
+    def deaths(self, labels: Mapping[str, str]) -> AsyncIterator[ContainerDied]:
+        """Deaths of containers with these labels from now on; ends when the engine goes away."""

@@ -1,0 +1,101 @@
+"""Owns the promise that an image of ours exists and matches its recipe.
+
+An image gets its name only when it is complete; a build that ends early leaves none behind.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from container_runtime.image.bootstrap import ensure_base_image
+from container_runtime.image.machine import borrow
+from container_runtime.image.recipe import DEFAULT_BASE_IMAGE, Recipe, load_recipe
+from container_runtime.setup.api import EngineApi
+from container_runtime.setup.errors import EngineCallFailed
+from container_runtime.setup.processes import Progress, locked
+
+BUILD_TIMEOUT = timedelta(minutes=30)
+RECIPE_LABEL = "workroom.recipe"
+STAGE_LABEL = "workroom.stage"
+"""Set by the Dockerfile on every stage, so that what a failed build left can be found."""
+BORROWED_STAGE = f"{STAGE_LABEL}=python-packages"
+
+
+@dataclass(frozen=True)
+class ReadyImage:
+    """A local image that matches its recipe. `reference` is the name that does not move."""
+
+    reference: str
+    id: str
+    built: bool
+
+
+async def build_image(
+    engine: EngineApi,
+    name: str,
+    progress: Progress,
+    *,
+    lock: Path,
+    base_image: str = DEFAULT_BASE_IMAGE,
+) -> ReadyImage:
+    """Returns the image `workroom/NAME:<digest>`, also named `latest`, building it if need be.
+
+    Raises BaseImageUnavailable, ImageBuildFailed or EngineCallFailed. Builds on one machine
+    wait for each other.
+    """
+    recipe = load_recipe(name, base_image)
+    ready = await _existing(engine, recipe)
+    if ready is not None:
+        return ready
+    async with locked(lock, timeout=BUILD_TIMEOUT, progress=progress):
+        ready = await _existing(engine, recipe)
+        if ready is not None:
+            return ready
+        image = await _build(engine, recipe, progress)
+        await engine.tag(image, recipe.repository, recipe.digest)
+        await engine.tag(image, recipe.repository, "latest")
+    reference = f"{recipe.repository}:{recipe.digest}"
+    progress(f"{reference} is ready")
+    return ReadyImage(reference, image, built=True)
+
+
+async def _existing(engine: EngineApi, recipe: Recipe) -> ReadyImage | None:
+    reference = f"{recipe.repository}:{recipe.digest}"
+    image = await engine.image_id(reference)
+    if image is None:
+        return None
+    if await engine.image_id(f"{recipe.repository}:latest") != image:
+        await engine.tag(image, recipe.repository, "latest")
+    return ReadyImage(reference, image, built=False)
+
+
+async def _build(engine: EngineApi, recipe: Recipe, progress: Progress) -> str:
+    base = await ensure_base_image(engine, recipe.base_image, progress)
+    machine = await borrow()
+    progress(f"building {recipe.repository} on {base.reference}; this takes a minute or two")
+    leftovers = STAGE_LABEL
+    try:
+        image = await engine.build(
+            recipe.context(machine.files),
+            target=recipe.name,
+            arguments={"BASE_IMAGE": base.reference, **machine.arguments},
+            labels={
+                RECIPE_LABEL: recipe.digest,
+                "workroom.base": f"{base.origin} {base.reference}",
+            },
+            timeout=BUILD_TIMEOUT,
+            progress=progress,
+        )
+        leftovers = BORROWED_STAGE
+    finally:
+        await _remove_unnamed(engine, leftovers, progress)
+    return image
+
+
+async def _remove_unnamed(engine: EngineApi, label: str, progress: Progress) -> None:
+    """Removes the images without a name that carry `label`; those in use stay."""
+    try:
+        for image in await engine.images(label=label, dangling=True):
+            await engine.remove_image(image)
+    except EngineCallFailed as error:  # never hides what the build itself came to
+        progress(f"images without a name may be left: {error.message}")

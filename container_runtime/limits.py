@@ -1,0 +1,52 @@
+"""Owns what a size means and the bounds of what a caller may ask for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from container_runtime.records import Size
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class SizeLimits:
+    """What a container of a size may use."""
+
+    cpu_millis: int
+    memory_bytes: int
+    """Without swap."""
+    pids: int
+    """Processes and threads together."""
+
+
+SIZES: Mapping[Size, SizeLimits] = {
+    Size.SMALL: SizeLimits(cpu_millis=1000, memory_bytes=1 * GIB, pids=512),
+    Size.MEDIUM: SizeLimits(cpu_millis=2000, memory_bytes=4 * GIB, pids=1024),
+    Size.LARGE: SizeLimits(cpu_millis=4000, memory_bytes=16 * GIB, pids=2048),
+}
+
+REQUEST_ID_CHARACTERS = 128
+LABELS = 32
+LABEL_KEY_CHARACTERS = 63
+LABEL_VALUE_CHARACTERS = 256
+IDLE_TIMEOUT_MIN, IDLE_TIMEOUT_MAX = timedelta(seconds=10), timedelta(days=30)
+
+VARIABLES = 256
+ENVIRONMENT_BYTES = 64 * 1024
+ARGUMENTS = 1024
+ARGUMENT_BYTES = 128 * 1024 - 1  # the kernel's bound, its final zero aside
+ARGV_BYTES = 1024 * 1024
+SCRIPT_BYTES = 128 * 1024
+PATH_BYTES = 4095
+TERMINAL_CHARACTERS = 1000
+SIGNALS = 64
+KILL_GRACE_MAX = timedelta(seconds=60)
+TIMEOUT_MAX = timedelta(days=30)
+
+SPOOL_BYTES_MIN, SPOOL_BYTES_MAX = 64 * 1024, GIB
+STDIN_BYTES = 1024 * 1024
+OUTPUT_BYTES, OUTPUT_BYTES_MAX = 64 * 1024, 1024 * 1024
+PAGE, PAGE_MAX = 20, 100
+FILE_PAGE, FILE_PAGE_MAX = 100, 1000
+CREDIT_BYTES = 1024 * 1024

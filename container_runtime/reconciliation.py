@@ -1,0 +1,140 @@
+"""Owns the agreement between what we remember and what the engine runs: at start, and as
+containers die.
+
+What is alive and remembered is adopted; what carries our label and nobody remembers is removed.
+"""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import structlog
+
+from container_runtime.container import Container
+from container_runtime.containers import Containers
+from container_runtime.creation import Maker
+from container_runtime.engine import Engine, EngineContainer
+from container_runtime.executions import Executions
+from container_runtime.installation import CONTAINER_LABEL, Installation
+from container_runtime.link import ContainerLost, Link, SupervisorAway
+from container_runtime.records import ContainerRecord, ContainerState
+from container_runtime.store import Store
+from workroom.errors import WorkroomError
+
+log = structlog.get_logger(__name__)
+
+WATCH_PAUSE = 1.0
+"""Seconds before the engine is asked again after it went away."""
+
+
+class Reconciler:
+    """Brings containers and engine into agreement."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: Store,
+        containers: Containers,
+        executions: Executions,
+        maker: Maker,
+        installation: Installation,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        self._engine = engine
+        self._store = store
+        self._containers = containers
+        self._executions = executions
+        self._maker = maker
+        self._installation = installation
+        self._tasks = tasks
+
+    async def at_start(self) -> None:
+        """Adopt, fail or remove everything that an earlier process left. Raises
+        `EngineUnavailable`."""
+        records = {record.id: record for record in await self._store.containers()}
+        found = await self._ours()
+        for container_id, there in found.items():
+            if container_id not in records:
+                log.info("orphan removed", container_id=container_id)
+                await self._engine.remove(there.engine_id)
+        for record in records.values():
+            await self._take_up(record, found.get(record.id))
+        for directory in (self._installation.link_directory, self._installation.spool_directory):
+            await asyncio.to_thread(_remove_strays, directory, set(records))
+
+    async def _ours(self) -> dict[str, EngineContainer]:
+        listed = await self._engine.list(self._installation.labels())
+        return {
+            each.labels[CONTAINER_LABEL]: each for each in listed if CONTAINER_LABEL in each.labels
+        }
+
+    async def _take_up(self, record: ContainerRecord, there: EngineContainer | None) -> None:
+        container = Container(record)
+        await self._executions.recover(record.id)
+        match record.state:
+            case ContainerState.ACTIVE if there is not None and there.running:
+                await self._adopt(container, there)
+            case ContainerState.ACTIVE:
+                self._containers.add(container)
+                problem = "it is gone" if there is None else there.problem
+                await self._containers.fail(container, f"while the runtime was down, {problem}")
+            case ContainerState.FAILED:
+                self._containers.add(container)
+            case ContainerState.CREATING | ContainerState.DELETING:
+                await self._maker.take_apart(container)
+
+    async def _adopt(self, container: Container, there: EngineContainer) -> None:
+        self._containers.add(container)
+        link = self._maker.link(container, lambda: self._containers.lost(container))
+        self._maker.attach(container, lambda: self._containers.touch(container))
+        link.expect(there.pid)
+        await link.open()
+        self._tasks.create_task(self._settle(container, link))
+        log.info("container adopted", container_id=container.id)
+
+    async def _settle(self, container: Container, link: Link) -> None:
+        """When its supervisor is back, see which executions it knows."""
+        while container.state is ContainerState.ACTIVE:
+            try:
+                await link.ready()
+                await self._executions.settle(container.id)
+                return
+            except SupervisorAway:
+                log.warning("supervisor not back yet", container_id=container.id)
+            except ContainerLost:
+                return
+            except Exception:
+                log.exception("executions not settled", container_id=container.id)
+                return
+
+    async def watch_for_ever(self) -> None:
+        """Hear of deaths from the engine, and look for those not heard of while it was away."""
+        while True:
+            try:
+                async for death in self._engine.deaths(self._installation.labels()):
+                    self._died(death.engine_id)
+            except WorkroomError as error:
+                log.warning("container engine went away", problem=error.message)
+            await asyncio.sleep(WATCH_PAUSE)
+            try:
+                await self._look()
+            except WorkroomError as error:
+                log.warning("containers not looked at", problem=error.message)
+
+    async def _look(self) -> None:
+        running = {each.engine_id for each in (await self._ours()).values() if each.running}
+        for container in self._containers.all():
+            if container.state is ContainerState.ACTIVE:
+                if container.record.engine_id not in running:
+                    self._died(container.record.engine_id)
+
+    def _died(self, engine_id: str) -> None:
+        for container in self._containers.all():
+            if container.record.engine_id == engine_id and container.link is not None:
+                container.link.container_died()
+
+
+def _remove_strays(directory: Path, known: set[str]) -> None:
+    for path in directory.iterdir():
+        if path.name not in known:
+            shutil.rmtree(path, ignore_errors=True)

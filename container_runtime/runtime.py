@@ -1,0 +1,141 @@
+"""Composes a node's runtime: everything behind the servicers."""
+
+import asyncio
+import fcntl
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from container_runtime.config import Config
+from container_runtime.containers import Containers
+from container_runtime.creation import Maker
+from container_runtime.disk import Disk
+from container_runtime.engine import Engine
+from container_runtime.errors import ContainerNotActive, HostUnsuitable
+from container_runtime.execution import Execution
+from container_runtime.executions import Executions
+from container_runtime.installation import Installation
+from container_runtime.interpreter import collect
+from container_runtime.reconciliation import Reconciler
+from container_runtime.records import ExecutionRequest
+from container_runtime.stdin import feed_stdin
+from container_runtime.store import Store
+from container_runtime.tasks import Tasks
+from workroom.paths import Home, check_socket_path, private_folder
+
+SPOOL_WRITERS = 4
+
+
+def now() -> datetime:
+    """The time."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What servicers need."""
+
+    containers: Containers
+    executions: Executions
+    installation: Installation
+    max_containers: int
+    tasks: Tasks
+
+    async def start(self, request: ExecutionRequest) -> Execution:
+        """Start a command in its container, or return the execution that has its id. Raises
+        `ContainerNotFound` and what `Executions.start` does."""
+        try:
+            return await self.executions.start(request)
+        except ContainerNotActive:
+            self.containers.active(request.container_id)
+            raise
+
+    async def run(self, request: ExecutionRequest, stdin: bytes) -> Execution:
+        """As `start`; `stdin` is written as the command reads it, and then ended."""
+        execution = await self.start(request)
+        if stdin and not execution.over:
+            self.tasks.create_task(feed_stdin(self.executions, execution.id, stdin))
+        return execution
+
+
+@asynccontextmanager
+async def running(
+    config: Config, home: Home, engine: Engine, clock: Callable[[], datetime] = now
+) -> AsyncIterator[Runtime]:
+    """A runtime on `home`, reconciled with the engine; containers live on when the body ends.
+
+    Raises `HostUnsuitable`, `EngineUnavailable`, `InterpreterUnusable` or OSError. When a
+    background task crashes, the body is cancelled and an ExceptionGroup raised.
+    """
+    home.create()
+    with _locked(home.run / "runtime.lock"):
+        installation = await _installation(config, home)
+        disk = Disk(home.spool, config.min_free_bytes)
+        threads = ThreadPoolExecutor(SPOOL_WRITERS, thread_name_prefix="spool")
+        try:
+            async with Store.opened(home.db) as store, Tasks() as tasks:
+                executions = Executions(
+                    store, installation.spool_directory, disk, threads, tasks, clock
+                )
+                maker = Maker(engine, store, executions, installation, tasks)
+                containers = Containers(
+                    maker,
+                    executions,
+                    disk,
+                    tasks,
+                    clock,
+                    node_id=config.node_id,
+                    max_containers=config.max_containers,
+                )
+                reconciler = Reconciler(
+                    engine, store, containers, executions, maker, installation, tasks
+                )
+                await reconciler.at_start()
+                tasks.create_task(reconciler.watch_for_ever())
+                interval = config.reap_interval.total_seconds()
+                tasks.create_task(_reap_for_ever(containers, interval))
+                try:
+                    yield Runtime(
+                        containers, executions, installation, config.max_containers, tasks
+                    )
+                finally:
+                    await containers.close()
+                    tasks.cancel_all()
+        finally:
+            threads.shutdown()
+
+
+async def _installation(config: Config, home: Home) -> Installation:
+    links = home.run / "link"
+    spools = home.spool / "executions"
+    private_folder(links)
+    private_folder(spools)
+    check_socket_path(links / "ctr_0123456789abcdef" / "host.sock")
+    bundle = await asyncio.to_thread(collect, home.root / "interpreter")
+    return Installation(home.installation_id(), config.node_id, links, spools, bundle)
+
+
+async def _reap_for_ever(containers: Containers, interval: float) -> None:
+    while True:
+        await asyncio.sleep(interval)
+        await containers.reap()
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """One runtime at a time works on a home."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise HostUnsuitable(
+                f"another container_runtime works on {path.parent.parent}", path=str(path)
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)

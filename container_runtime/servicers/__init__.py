@@ -1,0 +1,1 @@
+"""Translates between messages and the domain; decides nothing."""

@@ -1,0 +1,76 @@
+"""Translates `ContainerService`."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+import grpc
+
+from container_runtime.containers import page_key
+from container_runtime.limits import SPOOL_BYTES_MAX
+from container_runtime.records import DEFAULT_IMAGE
+from container_runtime.runtime import Runtime
+from container_runtime.servicers.context import Context
+from container_runtime.servicers.messages import container_message, size_limits_messages
+from container_runtime.servicers.paging import page_size, position_of, token_of
+from container_runtime.servicers.requests import container_request
+from workroom.runtime.v1 import containers_pb2 as pb
+from workroom.runtime.v1 import containers_pb2_grpc as rpc
+
+
+class ContainerServicer(rpc.ContainerServiceServicer):
+    """Containers over gRPC."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def register(self, server: grpc.aio.Server) -> None:
+        """Adds this service to a server."""
+        rpc.add_ContainerServiceServicer_to_server(self, server)
+
+    async def CreateContainer(
+        self, request: pb.CreateContainerRequest, context: Context
+    ) -> pb.CreateContainerResponse:
+        record = await self._runtime.containers.create(container_request(request))
+        return pb.CreateContainerResponse(container=container_message(record))
+
+    async def GetContainer(
+        self, request: pb.GetContainerRequest, context: Context
+    ) -> pb.GetContainerResponse:
+        container = self._runtime.containers.get(request.container_id)
+        return pb.GetContainerResponse(container=container_message(container.record))
+
+    async def ListContainers(
+        self, request: pb.ListContainersRequest, context: Context
+    ) -> pb.ListContainersResponse:
+        size = page_size(request.page_size)
+        after = position_of(request.page_token).decode("utf-8", "replace")
+        found = self._runtime.containers.list(dict(request.labels), after, size + 1)
+        page = found[:size]
+        token = token_of(page_key(page[-1]).encode()) if len(found) > size else ""
+        return pb.ListContainersResponse(
+            containers=[container_message(record) for record in page], next_page_token=token
+        )
+
+    async def DeleteContainer(
+        self, request: pb.DeleteContainerRequest, context: Context
+    ) -> pb.DeleteContainerResponse:
+        await self._runtime.containers.delete(request.container_id)
+        return pb.DeleteContainerResponse()
+
+    async def GetCapabilities(
+        self, request: pb.GetCapabilitiesRequest, context: Context
+    ) -> pb.GetCapabilitiesResponse:
+        return pb.GetCapabilitiesResponse(
+            node_id=self._runtime.installation.node_id,
+            version=_version(),
+            sizes=size_limits_messages(),
+            default_image=DEFAULT_IMAGE,
+            max_spool_bytes=SPOOL_BYTES_MAX,
+            max_containers=self._runtime.max_containers,
+        )
+
+
+def _version() -> str:
+    try:
+        return version("workroom")
+    except PackageNotFoundError:
+        return "0"
