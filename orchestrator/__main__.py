@@ -16,6 +16,11 @@ from workroom.rpc.server import until_signalled
 log = structlog.get_logger(__name__)
 
 
+SWITCH_SECONDS = 0.001
+"""How long the event loop may keep the interpreter from the writer's thread, which gives it away
+with each statement; the usual 5 ms would add up to more than the statements take."""
+
+
 async def main(config: Config, home: Home) -> None:
     """Serve until a signal asks for the end."""
     async with running(config, home):
@@ -27,6 +32,7 @@ def run() -> int:
     try:
         config = Config.from_env()
         configure_logs(config.log_level, service="orchestrator")
+        sys.setswitchinterval(SWITCH_SECONDS)
         uvloop.run(main(config, Home.from_env().create()))
     except (WorkroomError, ExceptionGroup) as error:
         cause = first_of(error)
