@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from orchestrator.models.catalog import ModelCatalog, ModelOverride, ModelSettings
 from orchestrator.models.chat import ChatProtocol
+from orchestrator.models.clients import Endpoint, HttpClients, Limits
 from orchestrator.models.errors import ScriptInvalid
-from orchestrator.models.http import Endpoint, HttpClients, Limits, ModelServer
+from orchestrator.models.http import ModelServer
 from orchestrator.models.model import Model
 from orchestrator.models.responses import ResponsesProtocol
 from orchestrator.models.retry import Retries, RetryPolicy
