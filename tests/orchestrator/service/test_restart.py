@@ -22,11 +22,13 @@ turns:
           - name: shell
             arguments:
               commands:
-                - command: "echo a >> /workspace/log; for i in 1 2 3 4 5 6; do echo $i; sleep 0.1; done"
+                - command: >-
+                    echo a >> /workspace/log; for i in 1 2 3 4 5 6; do echo $i; sleep 0.1; done
                 - command: "echo b >> /workspace/log; echo quick"
       - calls:
           - name: shell
-            arguments: {commands: [{command: "sort /workspace/log | tee /workspace/outputs/result"}]}
+            arguments:
+              commands: [{command: "sort /workspace/log | tee /workspace/outputs/result"}]
       - answer: "Found {{ find: '(?m)^[ab]$', in: step 2 }} and the rest."
 """
 

@@ -63,9 +63,7 @@ async def test_a_command_gives_its_code_and_both_streams(runner, container_id):
     assert not result.still_running and not result.succeeded
 
 
-async def test_commands_run_at_once_and_come_back_as_they_end(
-    runner, container_id, fake_runtime
-):
+async def test_commands_run_at_once_and_come_back_as_they_end(runner, container_id, fake_runtime):
     slow = planned("until test -e go; do sleep 0.01; done; echo slow")
     fast = planned("echo fast")
     async with aclosing(runner.run(container_id, [slow, fast])) as results:
