@@ -2,6 +2,5 @@ from tests.container_runtime.fixtures import (  # noqa: F401
     container,
     engine,
     home,
-    interpreter,
     node,
 )

@@ -58,8 +58,8 @@ class FakeEngine:
             env={},
             stdin=asyncio.subprocess.DEVNULL,
         )
-        container.pid = await _only_child(container.process.pid)
         self._tasks.create_task(self._watch(engine_id, container, container.process))
+        container.pid = await _only_child(container.process.pid)
 
     async def _watch(
         self, engine_id: str, container: FakeContainer, process: asyncio.subprocess.Process
@@ -87,8 +87,8 @@ class FakeEngine:
         if container is None:
             return
         if container.process is not None:
-            if container.pid:
-                os.kill(container.pid, 9)
+            if not container.ended.is_set():
+                os.kill(container.pid or container.process.pid, 9)
             await container.ended.wait()
         shutil.rmtree(container.root, ignore_errors=True)
 

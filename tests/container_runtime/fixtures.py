@@ -10,23 +10,14 @@ import pytest
 from container_runtime.docker import DockerEngine
 from container_runtime.engine import Engine
 from container_runtime.installation import INSTALLATION_LABEL
-from container_runtime.interpreter import collect
 from tests.container_runtime.fakes import FakeEngine
 from tests.container_runtime.node import Node, new_home, node_on
 from workroom.paths import Home
 
 
-@pytest.fixture(scope="session")
-def interpreter(tmp_path_factory) -> Path:
-    """A collected interpreter, for all homes of the run."""
-    directory = tmp_path_factory.mktemp("interpreter")
-    collect(directory)
-    return directory
-
-
 @pytest.fixture
-def home(interpreter):
-    with new_home(interpreter) as home:
+def home():
+    with new_home() as home:
         yield home
 
 

@@ -1,8 +1,8 @@
 """A runtime under test: served on a unix socket, called through real stubs."""
 
 import asyncio
+import atexit
 import hashlib
-import os
 import secrets
 import shutil
 import tempfile
@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 
 import grpc
@@ -18,6 +19,7 @@ from google.protobuf.duration_pb2 import Duration
 from container_runtime.__main__ import SERVICES, registrations
 from container_runtime.config import Config
 from container_runtime.engine import Engine
+from container_runtime.interpreter import Bundle, collect
 from container_runtime.runtime import Runtime, now, running
 from workroom.paths import Home
 from workroom.rpc.channel import open_channel
@@ -176,12 +178,19 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+@cache
+def collected() -> Bundle:
+    """The interpreter that all supervisors of a run share."""
+    directory = Path(tempfile.mkdtemp(prefix="wr-python-"))
+    atexit.register(shutil.rmtree, directory)
+    return collect(directory)
+
+
 @contextmanager
-def new_home(interpreter: Path) -> Iterator[Home]:
-    """A home on a short path, as socket names need, with a shared collected interpreter."""
+def new_home() -> Iterator[Home]:
+    """A home on a short path, as socket names need."""
     root = Path(tempfile.mkdtemp(prefix="wr-"))
     home = Home(root / "h").create()
-    os.symlink(interpreter, home.root / "interpreter")
     try:
         yield home
     finally:
@@ -191,12 +200,13 @@ def new_home(interpreter: Path) -> Iterator[Home]:
 @asynccontextmanager
 async def node_on(home: Home, engine: Engine, clock=now, **settings) -> AsyncIterator[Node]:
     """A runtime on `home`, served."""
+    bundle = await asyncio.to_thread(collected)
     defaults = {"node_id": "node-under-test", "min_free_bytes": 0}
     config = Config(**(defaults | settings))
     drain = Drain()
     address = f"unix:{home.run}/{secrets.token_hex(4)}.sock"
     async with (
-        running(config, home, engine, clock) as runtime,
+        running(config, home, engine, clock, bundle) as runtime,
         serving(
             registrations(runtime, drain),
             config.model_copy(update={"address": address}).listener(home),
