@@ -11,14 +11,16 @@ import pytest
 
 from container_runtime.__main__ import SERVICES, registrations
 from container_runtime.config import Config
-from container_runtime.engine import Engine
+from container_runtime.docker import DockerEngine
+from container_runtime.interpreter import Bundle
 from container_runtime.runtime import running
 from orchestrator.environments.environments import Environments
 from orchestrator.records import Ended, Environment, EnvironmentFile, Exited, Size
 from orchestrator.runtime_errors import ContainerGone, EnvironmentUnusable
 from orchestrator.tools.followers import PlannedCommand
 from orchestrator.tools.runner import CommandRunner
-from tests.container_runtime.fixtures import engine, home, interpreter  # noqa: F401
+from tests.container_runtime.fixtures import docker_engine
+from tests.container_runtime.node import collected, new_home
 from tests.orchestrator.fake_egress import FakeEgress
 from workroom.paths import Home
 from workroom.rpc.channel import open_channel
@@ -34,16 +36,19 @@ CSV = EnvironmentFile("/workspace/data/sales.csv", 16, "blob", description="What
 class RealRuntime:
     """A runtime in this process that can go away and come back at the same address."""
 
-    def __init__(self, folder: Home, docker: Engine) -> None:
-        self.address = f"unix:{folder.run}/tools.sock"
-        self._home = folder
-        self._engine = docker
+    def __init__(self, home: Home, engine: DockerEngine, bundle: Bundle) -> None:
+        self.address = f"unix:{home.run}/tools.sock"
+        self._home = home
+        self._engine = engine
+        self._bundle = bundle
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
         config = Config(node_id="tools", min_free_bytes=0, address=self.address)
         drain = Drain()
-        runtime = await self._stack.enter_async_context(running(config, self._home, self._engine))
+        runtime = await self._stack.enter_async_context(
+            running(config, self._home, self._engine, bundle=self._bundle)
+        )
         server = serving(
             registrations(runtime, drain),
             config.listener(self._home),
@@ -58,11 +63,14 @@ class RealRuntime:
 
 
 @pytest.fixture
-async def runtime(home, engine) -> AsyncIterator[RealRuntime]:  # noqa: F811
-    runtime = RealRuntime(home, engine)
-    await runtime.start()
-    yield runtime
-    await runtime.stop()
+async def runtime() -> AsyncIterator[RealRuntime]:
+    with new_home() as home:
+        async with docker_engine(home) as engine:
+            bundle = await asyncio.to_thread(collected)
+            runtime = RealRuntime(home, engine, bundle)
+            await runtime.start()
+            yield runtime
+            await runtime.stop()
 
 
 @pytest.fixture
