@@ -11,8 +11,10 @@ from tests.container_runtime.agent.supervised import Box, supervised
 
 
 @pytest.fixture(scope="session")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return collect(tmp_path_factory.mktemp("state"))
+def bundle() -> Iterator[Bundle]:
+    with tempfile.TemporaryDirectory(prefix="workroom-test-") as name:
+        os.chmod(name, 0o755)
+        yield collect(Path(name))
 
 
 @pytest.fixture
