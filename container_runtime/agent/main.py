@@ -56,15 +56,6 @@ def _reset_signals() -> None:
             continue  # KILL, STOP and the C library's own
 
 
-def _reset_signals() -> None:
-    """Whatever was ignored when this process was started, commands begin with the defaults."""
-    for number in range(1, 65):
-        try:
-            signal(number, SIG_IGN if number in IGNORED_SIGNALS else SIG_DFL)
-        except (OSError, ValueError):
-            continue  # KILL, STOP and the C library's own
-
-
 def _own_standard_streams() -> None:
     """Descriptors 0, 1 and 2 are taken, so that no pipe becomes one of them."""
     null = os.open("/dev/null", os.O_RDWR)
