@@ -13,6 +13,8 @@ from workroom.client import Client
 from workroom.orchestrator.v1 import events_pb2, turns_pb2
 from workroom.orchestrator.v1 import sessions_pb2 as pb
 
+pytestmark = pytest.mark.timeout(90)
+
 SCRIPT = r"""
 script: steps
 turns:
@@ -22,11 +24,13 @@ turns:
           - name: shell
             arguments:
               commands:
-                - command: "echo a >> /workspace/log; for i in 1 2 3 4 5 6; do echo $i; sleep 0.1; done"
+                - command: >-
+                    echo a >> /workspace/log; for i in 1 2 3 4 5 6; do echo $i; sleep 0.1; done
                 - command: "echo b >> /workspace/log; echo quick"
       - calls:
           - name: shell
-            arguments: {commands: [{command: "sort /workspace/log | tee /workspace/outputs/result"}]}
+            arguments:
+              commands: [{command: "sort /workspace/log | tee /workspace/outputs/result"}]
       - answer: "Found {{ find: '(?m)^[ab]$', in: step 2 }} and the rest."
 """
 
