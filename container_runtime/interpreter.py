@@ -78,6 +78,7 @@ def collect(state_dir: Path) -> Bundle:
     with tempfile.TemporaryDirectory(prefix="bundle-", dir=_made(state_dir)) as scratch:
         tree = Path(scratch) / "tree"
         _gather(executable, loader, tree)
+        _let_all_read(tree)
         target = state_dir / f"python-{_digest(tree)}"
         if not target.exists():
             try:
@@ -125,6 +126,12 @@ def supervisor_environment(image: Mapping[str, str]) -> Mapping[str, str]:
     return {name: "" for name in found} | {
         HELD.decode() + name: value for name, value in found.items()
     }
+
+
+def _let_all_read(tree: Path) -> None:
+    """Whatever the umask: the unprivileged user runs the archive helper from here."""
+    for path in [tree, *tree.rglob("*")]:
+        path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)
 
 
 def _made(directory: Path) -> Path:

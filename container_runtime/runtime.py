@@ -19,7 +19,7 @@ from container_runtime.errors import ContainerNotActive, HostUnsuitable
 from container_runtime.execution import Execution
 from container_runtime.executions import Executions
 from container_runtime.installation import Installation
-from container_runtime.interpreter import collect
+from container_runtime.interpreter import Bundle, collect
 from container_runtime.reconciliation import Reconciler
 from container_runtime.records import ExecutionRequest
 from container_runtime.stdin import feed_stdin
@@ -64,16 +64,21 @@ class Runtime:
 
 @asynccontextmanager
 async def running(
-    config: Config, home: Home, engine: Engine, clock: Callable[[], datetime] = now
+    config: Config,
+    home: Home,
+    engine: Engine,
+    clock: Callable[[], datetime] = now,
+    bundle: Bundle | None = None,
 ) -> AsyncIterator[Runtime]:
     """A runtime on `home`, reconciled with the engine; containers live on when the body ends.
+    `bundle` is the interpreter for supervisors; by default this process's own is collected.
 
     Raises `HostUnsuitable`, `EngineUnavailable`, `InterpreterUnusable` or OSError. When a
     background task crashes, the body is cancelled and an ExceptionGroup raised.
     """
     home.create()
     with _locked(home.run / "runtime.lock"):
-        installation = await _installation(config, home)
+        installation = await _installation(config, home, bundle)
         disk = Disk(home.spool, config.min_free_bytes)
         threads = ThreadPoolExecutor(SPOOL_WRITERS, thread_name_prefix="spool")
         try:
@@ -109,13 +114,14 @@ async def running(
             threads.shutdown()
 
 
-async def _installation(config: Config, home: Home) -> Installation:
+async def _installation(config: Config, home: Home, bundle: Bundle | None) -> Installation:
     links = home.run / "link"
     spools = home.spool / "executions"
     private_folder(links)
     private_folder(spools)
     check_socket_path(links / "ctr_0123456789abcdef" / "host.sock")
-    bundle = await asyncio.to_thread(collect, home.root / "interpreter")
+    if bundle is None:
+        bundle = await asyncio.to_thread(collect, home.root / "interpreter")
     return Installation(home.installation_id(), config.node_id, links, spools, bundle)
 
 

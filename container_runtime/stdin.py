@@ -7,7 +7,6 @@ from container_runtime.errors import OffsetOutOfRange, StdinFull, StdinNotOpen
 from container_runtime.execution import Execution
 from container_runtime.executions import Executions
 from container_runtime.link import ExecutionNotFound, Link, StdinClosed, StdinGap
-from container_runtime.model import ExecutionStatus
 from container_runtime.supervised import supervised
 from workroom.errors import WorkroomError
 
@@ -21,20 +20,24 @@ async def write_stdin(
     executions: Executions, execution_id: str, offset: int, data: bytes, end: bool
 ) -> int:
     """Write `data` at `offset`, then end standard input if `end`; returns the offset behind the
-    last accepted byte. Bytes that were accepted before are passed over.
+    last accepted byte. Bytes that were accepted before are passed over, and a write of nothing
+    but such bytes succeeds even if the command has ended since.
 
     Raises `StdinNotOpen`, `OffsetOutOfRange`, `StdinFull`, `SupervisorUnavailable`,
     `ContainerNotActive`, `ExecutionUnknown`.
     """
     execution = await executions.get(execution_id)
     if execution.over:
+        if _repeated(execution, execution.record().stdin_bytes, offset, data):
+            return execution.record().stdin_bytes
         raise _closed(execution)
     with supervised(execution.request.container_id):
         link = executions.link_of(execution)
         try:
             status = link.status(execution_id)
-            if status.stdin_ended and _repeated(status, offset, data):
-                return status.stdin_offset
+            accepted = max(status.stdin_offset, execution.record().stdin_bytes)
+            if status.stdin_ended and _repeated(execution, accepted, offset, data):
+                return accepted
             await _write(link, execution, offset, data)
             if end:
                 await link.end_stdin(execution_id)
@@ -84,8 +87,9 @@ async def feed_stdin(executions: Executions, execution_id: str, data: bytes) -> 
         return
 
 
-def _repeated(status: ExecutionStatus, offset: int, data: bytes) -> bool:
-    return offset + len(data) <= status.stdin_offset
+def _repeated(execution: Execution, accepted: int, offset: int, data: bytes) -> bool:
+    spec = execution.request.spec
+    return (spec.stdin or spec.pty is not None) and offset + len(data) <= accepted
 
 
 def _closed(execution: Execution) -> StdinNotOpen:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from time import sleep
 
 from . import kernel
-from .lean import SIG_IGN, SIGCHLD, set_wakeup_fd, signal
+from .lean import SIG_DFL, SIG_IGN, SIGCHLD, set_wakeup_fd, signal
 from .loop import READ, Loop
 from .spawning import IGNORED_SIGNALS, Environment
 from .supervisor import Supervisor
@@ -19,8 +20,7 @@ def main(socket_path: str) -> None:
     os.umask(0o022)
     os.chdir("/")
     _own_standard_streams()
-    for number in IGNORED_SIGNALS:
-        signal(number, SIG_IGN)
+    _reset_signals()
     loop = Loop()
     supervisor = Supervisor(loop, os.fsencode(socket_path), Environment(dict(os.environb)))
     _reap_on_signal(loop, supervisor)
@@ -28,8 +28,37 @@ def main(socket_path: str) -> None:
     while True:
         try:
             loop.run_once()
-        except MemoryError:
-            continue  # the frame or read that needed it is retried or its connection dropped
+        except Exception as problem:
+            _survive(supervisor, problem)
+
+
+def _survive(supervisor: Supervisor, problem: Exception) -> None:
+    """PID 1 must not die: what was being done is given up, and the host asked to begin anew."""
+    place = problem.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    where = f"{place.tb_frame.f_code.co_filename}:{place.tb_lineno}" if place else "?"
+    os.write(2, f"{type(problem).__name__} at {where}: {problem}\n".encode())
+    supervisor.begin_anew()
+    sleep(0.01)
+
+
+def _reset_signals() -> None:
+    """Whatever was ignored when this process was started, commands begin with the defaults."""
+    for number in range(1, 65):
+        try:
+            signal(number, SIG_IGN if number in IGNORED_SIGNALS else SIG_DFL)
+        except (OSError, ValueError):
+            continue  # KILL, STOP and the C library's own
+
+
+def _reset_signals() -> None:
+    """Whatever was ignored when this process was started, commands begin with the defaults."""
+    for number in range(1, 65):
+        try:
+            signal(number, SIG_IGN if number in IGNORED_SIGNALS else SIG_DFL)
+        except (OSError, ValueError):
+            continue  # KILL, STOP and the C library's own
 
 
 def _own_standard_streams() -> None:

@@ -187,6 +187,9 @@ class SpawnThread:
     def _start_as_self(self, command: Command) -> int:
         try:
             cwd = os.open(command.cwd, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            if not os.access(command.cwd, os.X_OK):
+                os.close(cwd)
+                raise OSError(EACCES, os.strerror(EACCES))
         except OSError as failed:
             shown = command.cwd.decode("utf-8", "backslashreplace")
             text = f"{shown}: {failed.strerror}"

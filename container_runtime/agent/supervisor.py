@@ -69,6 +69,10 @@ class Supervisor(Owner):
         """Dial for the first time."""
         self._connection.dial()
 
+    def begin_anew(self) -> None:
+        """Drop the connection; the next handshake puts both sides right."""
+        self._connection.drop()
+
     # The connection
 
     def _connected(self) -> None:

@@ -54,7 +54,8 @@ class ArchiveSink:
         number, _, message = self._errors.decode("utf-8", "replace").partition(" ")
         if number.isdigit():
             raise file_error_of(int(number), message, path)
-        raise FileError(outcome.errno or 5, message or str(outcome.ending), path)
+        what = message or outcome.message or str(outcome.ending)
+        raise FileError(outcome.errno or 5, what, path)
 
 
 async def pieces(chunks: AsyncIterator[bytes], size: int) -> AsyncGenerator[bytes]:

@@ -81,9 +81,15 @@ class Peer(asyncio.BufferedProtocol):
 
     def _flush(self) -> None:
         out, self._out = self._out, []
-        if self._transport is not None and not self._transport.is_closing():
+        if out and self._transport is not None and not self._transport.is_closing():
             self.spoke = self._loop.time()
             self._transport.write(b"".join(out) if len(out) > 1 else out[0])
+
+    def close(self) -> None:
+        """Close once everything is sent."""
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
 
     def abort(self) -> None:
         """Break the connection."""

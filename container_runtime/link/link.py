@@ -175,17 +175,25 @@ class Link:
                 timer.cancel()
         if self._server is not None:
             self._server.close()
-        peers = list(self._peers)
-        for peer in peers:
-            peer.abort()
         if self._handshake is not None:
             self._handshake.cancel()
         self._files.fail_all(away())
         await self._session.close()
-        if peers:
-            await self._all_gone.wait()
+        await self._part(list(self._peers))
         if self._server is not None:
             await self._server.wait_closed()
+
+    async def _part(self, peers: list[Peer]) -> None:
+        for peer in peers:
+            peer.close()
+        try:
+            async with asyncio.timeout(LAST_WORDS.total_seconds()):
+                while self._peers:
+                    await self._all_gone.wait()
+        except TimeoutError:
+            for peer in peers:
+                peer.abort()
+            await self._all_gone.wait()
 
     # Executions
 

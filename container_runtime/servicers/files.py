@@ -1,12 +1,14 @@
 """Translates `FileService`."""
 
+import posixpath
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import grpc
 
 from container_runtime import limits
 from container_runtime.errors import OffsetOutOfRange
-from container_runtime.link import Link
+from container_runtime.link import FileMissing, Link
 from container_runtime.runtime import Runtime
 from container_runtime.servicers import requests
 from container_runtime.servicers.context import Context
@@ -51,7 +53,10 @@ class FileServicer(rpc.FileServiceServicer):
             link = self._link(request.container_id)
             page = await link.list_files(path, after=after, limit=size, root=request.as_root)
         return pb.ListFilesResponse(
-            files=[file_message(info) for info in page.entries],
+            files=[
+                file_message(replace(info, path=posixpath.join(path, info.path)))
+                for info in page.entries
+            ],
             next_page_token="" if page.next_name is None else token_of(page.next_name),
         )
 
@@ -125,7 +130,10 @@ class FileServicer(rpc.FileServiceServicer):
         path = requests.path("path", request.path)
         with supervised(request.container_id):
             link = self._link(request.container_id)
-            await link.remove(path, recursive=request.recursive, root=request.as_root)
+            try:
+                await link.remove(path, recursive=request.recursive, root=request.as_root)
+            except FileMissing:
+                pass
         return pb.RemoveFileResponse()
 
 
