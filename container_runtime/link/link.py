@@ -206,7 +206,8 @@ class Link:
         execution = self._session.find(spec.exec_id)
         if execution is None:
             encoding.check(spec)
-            await self._connection()
+            if self._peer is None or not self._connected.is_set() or not self._peer.has_room:
+                await self._connection()
             execution = self._session.find(spec.exec_id) or self._session.new(
                 spec.exec_id,
                 lambda channel: encoding.start_frame(channel, spec),
