@@ -1,9 +1,26 @@
 """A backlog is bounded, and says what did not reach its watcher."""
 
+import asyncio
+from contextlib import aclosing
 from datetime import UTC, datetime
+from pathlib import Path
 
-from orchestrator.records import CommandOutputDelta, Event, EventKind, SessionError
-from orchestrator.sessions.feed import BACKLOG_CHARS, BACKLOG_EVENTS, Backlog
+from orchestrator.records import (
+    Agent,
+    CommandOutputDelta,
+    Environment,
+    Event,
+    EventKind,
+    Review,
+    Session,
+    SessionError,
+    SessionState,
+)
+from orchestrator.sessions.feed import BACKLOG_CHARS, BACKLOG_EVENTS, Backlog, Feeds
+from orchestrator.store.database import Database
+from orchestrator.store.log import Draft
+from orchestrator.store.reading import SessionReader
+from orchestrator.store.sessions import Change, SessionStore
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -57,3 +74,37 @@ async def test_a_closed_backlog_gives_what_it_has_and_then_nothing():
     backlog.close()
     assert await backlog.take() == durable(1)
     assert await backlog.take() is None
+
+
+async def test_a_watcher_that_falls_behind_reads_what_is_durable_from_the_store(tmp_path: Path):
+    async with Database(tmp_path / "db") as database:
+        feeds, reader = Feeds(lambda: NOW), SessionReader(database)
+        store = SessionStore(database, feeds.publish, lambda: NOW)
+        environment = Environment("env_1", "s", "default")
+        state, agent = SessionState.IDLE, Agent()
+        await store.create(
+            Session("s", "default", state, agent, environment, Review.NONE, {}, NOW, NOW),
+            None,
+            None,
+        )
+        events = feeds.watch(reader, "s", 0, until_idle=False, durable_only=False)
+        async with aclosing(events):
+            seen = [await anext(events), await anext(events)]
+            for number in range(3 * BACKLOG_EVENTS):
+                delta = CommandOutputDelta("cmd_1", False, str(number))
+                feeds.say("s", "", EventKind.COMMAND_OUTPUT_DELTA, delta)
+                if number % 100 == 0:
+                    draft = Draft(EventKind.SESSION_IN_PROGRESS, SessionError())
+                    await store.record(Change("s", "default", (draft,)))
+            while seen[-1].sequence_number < 18:
+                seen.append(await anext(events))
+            again = asyncio.ensure_future(anext(events))
+            last = CommandOutputDelta("cmd_1", False, "last")
+            while not again.done():
+                feeds.say("s", "", EventKind.COMMAND_OUTPUT_DELTA, last)
+                await asyncio.sleep(0.01)
+            seen.append(again.result())
+    durable_numbers = [event.sequence_number for event in seen if event.is_durable]
+    assert durable_numbers == list(range(1, 19))
+    assert len(seen) < BACKLOG_EVENTS
+    assert seen[-1].payload == CommandOutputDelta("cmd_1", False, "last", after_gap=True)
