@@ -236,10 +236,18 @@ async def test_root_command_that_strips_its_mark_dies_with_the_last_root_executi
 
 
 async def test_stopping_children_before_they_are_programs_stops_only_them(box) -> None:
-    script = "import os, signal\nwhile True: os.kill(-1, signal.SIGSTOP)"
+    script = """
+import os, signal
+while True:
+    try:
+        os.kill(-1, signal.SIGSTOP)
+    except OSError:
+        pass
+"""
     async with box() as here:
         # The attacker stops whatever runs as its user, but never itself: kill(-1) spares it.
         attack = await here.start(argv=(b"/usr/bin/python3", b"-c", script.encode()))
+        await eventually(lambda: processes("signal.SIGSTOP") != [])
         hit = [here.spec("true", timeout=timedelta(seconds=1)) for _ in range(3)]
         starting = [asyncio.ensure_future(here.link.start(spec)) for spec in hit]
         async with asyncio.timeout(20):
