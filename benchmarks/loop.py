@@ -218,14 +218,25 @@ def _session() -> tuple[Session, Input]:
     return session, Input(turn, item)
 
 
-async def main() -> None:
-    for sessions, steps in ((1, 100), (10, 20), (100, 8)):
-        rate, _ = await measure(sessions, steps, 0.0)
-        print(f"loop_steps_per_second sessions={sessions} {rate:.0f}")
+async def results() -> list[tuple[str, float, str]]:
+    """Name, value and unit of each thing measured; those with a bar come first."""
+    rates = {
+        sessions: (await measure(sessions, steps, 0.0))[0]
+        for sessions, steps in ((1, 100), (10, 20), (100, 8))
+    }
     _, overheads = await measure(100, 8, 1.0)
-    p99 = statistics.quantiles(overheads, n=100)[98] * 1000
-    p50 = statistics.median(overheads) * 1000
-    print(f"loop_step_overhead_p50_ms sessions=100 {p50:.2f} p99_ms {p99:.2f}")
+    return [
+        ("loop_steps_per_second", rates[100], "1/s"),
+        ("loop_step_overhead_p50_ms", statistics.median(overheads) * 1000, "ms"),
+        ("loop_step_overhead_p99_ms", statistics.quantiles(overheads, n=100)[98] * 1000, "ms"),
+        ("loop_steps_per_second_1_session", rates[1], "1/s"),
+        ("loop_steps_per_second_10_sessions", rates[10], "1/s"),
+    ]
+
+
+async def main() -> None:
+    for name, value, unit in await results():
+        print(f"{name} {value:.2f} {unit}")
 
 
 if __name__ == "__main__":

@@ -158,10 +158,9 @@ def load_request(text: str) -> ExecutionRequest:
 
 
 def dump_progress(record: ExecutionRecord) -> str:
-    """Everything of an execution but its command, as JSON."""
+    """How far an execution came, as JSON."""
     return _dump(
         {
-            "created": record.created.timestamp(),
             "started": _timestamp(record.started),
             "ended": _timestamp(record.ended),
             "outcome": None if record.outcome is None else _outcome_fields(record.outcome),
@@ -172,12 +171,14 @@ def dump_progress(record: ExecutionRecord) -> str:
     )
 
 
-def load_execution(request: str, progress: str) -> ExecutionRecord:
-    """The execution that `dump_request` and `dump_progress` wrote."""
+def load_execution(created: float, request: str, progress: str) -> ExecutionRecord:
+    """The execution that `dump_request` and, unless it is empty, `dump_progress` wrote."""
+    if not progress:
+        return ExecutionRecord(load_request(request), instant(created))
     fields: Fields = json.loads(progress)
     return ExecutionRecord(
         request=load_request(request),
-        created=instant(fields["created"]),
+        created=instant(created),
         started=_maybe_instant(fields["started"]),
         ended=_maybe_instant(fields["ended"]),
         outcome=None if fields["outcome"] is None else _outcome(fields["outcome"]),

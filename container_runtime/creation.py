@@ -3,7 +3,6 @@
 import asyncio
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import timedelta
 
 import structlog
@@ -92,9 +91,7 @@ class Maker:
                 limits=SIZES[request.size],
             )
         )
-        container.record = replace(
-            container.record, engine_id=engine_id, image_environment=environment
-        )
+        container.made(engine_id, environment)
         await self._engine.start(engine_id)
         await self._meet(container, link)
         container.become(ContainerState.ACTIVE)

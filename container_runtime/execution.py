@@ -13,7 +13,7 @@ from container_runtime.model import Ending, Outcome, Stream
 from container_runtime.records import ExecutionRecord, ExecutionRequest
 from container_runtime.spool import Gap, StreamSpool
 
-CHUNK_BYTES = 128 * 1024
+CHUNK_BYTES = 256 * 1024
 """The most that a watcher is handed at a time."""
 
 
@@ -24,6 +24,7 @@ class Execution:
         self._record = record
         self.spools = {Stream.STDOUT: stdout, Stream.STDERR: stderr}
         self._listeners: set[Callable[[], None]] = set()
+        self._final: ExecutionRecord | None = None
         self.starting = asyncio.Lock()
         """Held by whoever is asking the supervisor to start it."""
         self.accepted = record.started is not None
@@ -46,11 +47,16 @@ class Execution:
 
     def record(self) -> ExecutionRecord:
         """What is known of it now."""
-        return replace(
+        if self._final is not None:
+            return self._final
+        found = replace(
             self._record,
             stdout=self.spools[Stream.STDOUT].totals(),
             stderr=self.spools[Stream.STDERR].totals(),
         )
+        if self.over:
+            self._final = found
+        return found
 
     def accept(self, when: datetime) -> None:
         """The supervisor has it; it runs, or has ended already."""

@@ -197,12 +197,12 @@ class Executions:
         return execution
 
     def _make(self, record: ExecutionRecord) -> Execution:
-        directory = self._directory / record.request.container_id
+        base = f"{self._directory}/{record.request.container_id}/{record.id}"
         spec = record.request.spool
         return Execution(
             record,
-            StreamSpool(directory / f"{record.id}.stdout", spec, self._threads),
-            StreamSpool(directory / f"{record.id}.stderr", spec, self._threads),
+            StreamSpool(f"{base}.stdout", spec, self._threads),
+            StreamSpool(f"{base}.stderr", spec, self._threads),
         )
 
     # Starting
@@ -378,7 +378,7 @@ class Executions:
         now = self._clock()
         execution.end(outcome, now)
         try:
-            self._store.update_execution(execution.record())
+            self._store.end_execution(execution.record())
         except HostDiskFull:
             log.exception("end not recorded", execution_id=execution.id)
         container_id = execution.request.container_id

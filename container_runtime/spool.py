@@ -23,6 +23,7 @@ from typing import Protocol
 from container_runtime.errors import SpoolFailed
 from container_runtime.records import SpoolPolicy, SpoolSpec, Totals
 
+_RING_SUFFIX = ".ring"
 _RING = struct.Struct("<qq")
 _SLOW_WRITE = 0.02  # a write that took this long means that the disk is throttling us,
 _SLOW_SPELL = 5.0  # and for so long writes are made in a thread, where they hold up nobody else
@@ -46,7 +47,7 @@ class Reader(Protocol):
 class StreamSpool:
     """One stream's bytes. All methods belong to one event loop's thread."""
 
-    def __init__(self, path: Path, spec: SpoolSpec, executor: Executor) -> None:
+    def __init__(self, path: str, spec: SpoolSpec, executor: Executor) -> None:
         """Nothing is touched until the first byte; `recover` takes up what is on disk."""
         self._path = path
         self._executor = executor
@@ -90,11 +91,11 @@ class StreamSpool:
     def recover(self) -> None:
         """Take up what an earlier process left on disk."""
         try:
-            self._total = self._path.stat().st_size
+            self._total = os.stat(self._path).st_size
         except FileNotFoundError:
             return
         try:
-            kept = self._ring_path.read_bytes()
+            kept = Path(self._path + _RING_SUFFIX).read_bytes()
         except FileNotFoundError:
             kept = b""
         if len(kept) == _RING.size:
@@ -172,12 +173,8 @@ class StreamSpool:
     def _note_ring(self) -> None:
         if self._ring_fd < 0:
             flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
-            self._ring_fd = os.open(self._ring_path, flags, 0o600)
+            self._ring_fd = os.open(self._path + _RING_SUFFIX, flags, 0o600)
         os.pwrite(self._ring_fd, _RING.pack(self._tail, self._total), 0)
-
-    @property
-    def _ring_path(self) -> Path:
-        return self._path.with_name(self._path.name + ".ring")
 
     def _bound(self) -> int:
         """Up to where a blocked stream may grow: half the spool stays behind its slowest reader,
@@ -211,8 +208,8 @@ class StreamSpool:
     def remove(self) -> None:
         """Delete the files."""
         self._close()
-        self._path.unlink(missing_ok=True)
-        self._ring_path.unlink(missing_ok=True)
+        for path in (self._path, self._path + _RING_SUFFIX):
+            Path(path).unlink(missing_ok=True)
 
     # Reading
 

@@ -6,7 +6,6 @@ when a process starts is replayed.
 """
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -51,6 +50,7 @@ _executions = sa.Table(
     sa.Column("container_id", sa.String, nullable=False),
     sa.Column("number", sa.Integer, nullable=False),
     sa.Column("running", sa.Boolean, nullable=False),
+    sa.Column("created", sa.Float, nullable=False),
     sa.Column("request", sa.Text, nullable=False),
     sa.Column("progress", sa.Text, nullable=False),
     sa.Index("executions_of_container", "container_id", "number"),
@@ -65,11 +65,10 @@ _update = (
 )
 _drop = sa.delete(_executions).where(_executions.c.id == sa.bindparam("key"))
 
-Verb = Literal["add", "update", "drop"]
+Verb = Literal["add", "end", "drop"]
+Change = tuple[str, str, tuple[str, ...]]
+"""A verb, an execution's id, and what the verb needs; no part holds a tab or a line break."""
 Values = dict[str, Any]
-Change = tuple[Verb, str, Values]
-
-_dump = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Store:
@@ -134,28 +133,17 @@ class Store:
     def add_execution(self, record: ExecutionRecord) -> None:
         """Remember that a command is about to start. Raises `HostDiskFull`."""
         self._number += 1
-        self._change(
-            "add",
-            record.id,
-            {
-                "id": record.id,
-                "container_id": record.request.container_id,
-                "number": self._number,
-                "running": record.outcome is None,
-                "request": dump_request(record.request),
-                "progress": dump_progress(record),
-            },
-        )
+        container_id, request = record.request.container_id, dump_request(record.request)
+        created = repr(record.created.timestamp())
+        self._change("add", record.id, container_id, str(self._number), created, request)
 
-    def update_execution(self, record: ExecutionRecord) -> None:
-        """Remember how far a command is. Raises `HostDiskFull`."""
-        running = record.outcome is None
-        values: Values = {"progress": dump_progress(record), "running": running}
-        self._change("update", record.id, values)
+    def end_execution(self, record: ExecutionRecord) -> None:
+        """Remember how a command ended. Raises `HostDiskFull`."""
+        self._change("end", record.id, dump_progress(record))
 
     def drop_execution(self, execution_id: str) -> None:
         """Forget a command that was never accepted. Raises `HostDiskFull`."""
-        self._change("drop", execution_id, {})
+        self._change("drop", execution_id)
 
     async def execution(self, execution_id: str) -> ExecutionRecord | None:
         """One execution, `None` if it is not remembered."""
@@ -192,13 +180,15 @@ class Store:
     async def _executions(self, query: sa.Select[Any]) -> list[tuple[int, ExecutionRecord]]:
         await self.flush()
         rows = await self._in_thread(lambda: self._fetch(query))
-        return [(row.number, load_execution(row.request, row.progress)) for row in rows]
+        return [
+            (row.number, load_execution(row.created, row.request, row.progress)) for row in rows
+        ]
 
     # Writing behind
 
-    def _change(self, verb: Verb, execution_id: str, values: Values) -> None:
+    def _change(self, verb: Verb, execution_id: str, *values: str) -> None:
         self._notes += 1
-        self._journal.append(_dump([self._notes, verb, execution_id, values]))
+        self._journal.append("\t".join((f"{self._notes:020d}", verb, execution_id, *values)))
         self._pending.append((verb, execution_id, values))
         self._wanted.set()
 
@@ -232,8 +222,7 @@ class Store:
                 self._wanted.set()
 
     async def _recover(self) -> None:
-        notes = sorted(json.loads(note) for note in self._journal.left_over())
-        changes: list[Change] = [(verb, key, values) for _, verb, key, values in notes]
+        changes = [_change_in(note) for note in sorted(self._journal.left_over())]
 
         def prepare() -> int:
             _metadata.create_all(self._engine)
@@ -249,8 +238,8 @@ class Store:
     # In the store's thread
 
     def _apply(self, changes: Sequence[Change]) -> None:
-        added, updated, dropped = _net(changes)
-        self._commit([(_drop, dropped), (_insert, added), (_update, updated)])
+        added, ended, dropped = _net(changes)
+        self._commit([(_drop, dropped), (_insert, added), (_update, ended)])
 
     def _commit(self, work: Sequence[tuple[sa.Executable, Sequence[Values]]]) -> None:
         with self._engine.begin() as connection:
@@ -267,26 +256,40 @@ class Store:
 
 
 def _net(changes: Sequence[Change]) -> tuple[list[Values], list[Values], list[Values]]:
-    """What changes come to: rows to add, to update and, before both, to drop."""
+    """What changes come to: rows to add, to end and, before both, to drop."""
     added: dict[str, Values] = {}
-    updated: dict[str, Values] = {}
+    ended: dict[str, Values] = {}
     dropped: dict[str, Values] = {}
     for verb, key, values in changes:
         if verb == "add":
-            added[key] = values
+            added[key] = _row(key, values)
         elif verb == "drop":
             added.pop(key, None)
-            updated.pop(key, None)
+            ended.pop(key, None)
             dropped[key] = {"key": key}
         elif key in added:
-            added[key] = added[key] | values
+            added[key] |= {"progress": values[0], "running": False}
         else:
-            updated[key] = values
-    renamed = [
-        {"key": key, "new_progress": values["progress"], "new_running": values["running"]}
-        for key, values in updated.items()
-    ]
-    return list(added.values()), renamed, list(dropped.values())
+            ended[key] = {"key": key, "new_progress": values[0], "new_running": False}
+    return list(added.values()), list(ended.values()), list(dropped.values())
+
+
+def _row(key: str, values: tuple[str, ...]) -> Values:
+    container_id, number, created, request = values
+    return {
+        "id": key,
+        "container_id": container_id,
+        "number": int(number),
+        "running": True,
+        "created": float(created),
+        "request": request,
+        "progress": "",
+    }
+
+
+def _change_in(note: str) -> Change:
+    _, verb, key, *values = note.split("\t")
+    return verb, key, tuple(values)
 
 
 def _engine(path: Path) -> sa.Engine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from time import sleep
@@ -16,6 +17,7 @@ from .supervisor import Supervisor
 def main(socket_path: str) -> None:
     """Run for ever. As PID 1 nothing inside can end it; elsewhere signals do."""
     kernel.forbid_tracing()
+    kernel.share_one_heap()
     sys.setswitchinterval(0.0005)
     os.umask(0o022)
     os.chdir("/")
@@ -25,6 +27,8 @@ def main(socket_path: str) -> None:
     supervisor = Supervisor(loop, os.fsencode(socket_path), Environment(dict(os.environb)))
     _reap_on_signal(loop, supervisor)
     supervisor.begin()
+    gc.freeze()
+    gc.set_threshold(2000, 10, 10)
     while True:
         try:
             loop.run_once()
@@ -41,15 +45,6 @@ def _survive(supervisor: Supervisor, problem: Exception) -> None:
     os.write(2, f"{type(problem).__name__} at {where}: {problem}\n".encode())
     supervisor.begin_anew()
     sleep(0.01)
-
-
-def _reset_signals() -> None:
-    """Whatever was ignored when this process was started, commands begin with the defaults."""
-    for number in range(1, 65):
-        try:
-            signal(number, SIG_IGN if number in IGNORED_SIGNALS else SIG_DFL)
-        except (OSError, ValueError):
-            continue  # KILL, STOP and the C library's own
 
 
 def _reset_signals() -> None:

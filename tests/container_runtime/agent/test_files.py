@@ -17,7 +17,7 @@ from container_runtime.link import (
     FileMissing,
     SupervisorAway,
 )
-from container_runtime.model import FileKind
+from container_runtime.model import FileInfo, FileKind
 
 
 async def chunks_of(*parts: bytes) -> AsyncIterator[bytes]:
@@ -29,7 +29,7 @@ async def whole(stream: AsyncIterator[bytes]) -> bytes:
     return b"".join([chunk async for chunk in stream])
 
 
-def names(entries: Iterable) -> list[bytes]:
+def names(entries: Iterable[FileInfo]) -> list[bytes]:
     return [entry.path for entry in entries]
 
 
@@ -216,8 +216,7 @@ async def test_file_request_ends_with_its_connection(box, shared) -> None:
     async with box() as here:
         stream = here.link.read_file(bytes(shared) + b"/big")
         await anext(stream)
-        assert here.link._peer is not None
-        here.link._peer.abort()
+        here.break_connection()
         with pytest.raises(SupervisorAway):
             await whole(stream)
         assert len(await whole(here.link.read_file(bytes(shared) + b"/big"))) == 5_000_000

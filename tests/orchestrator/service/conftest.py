@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,7 +71,7 @@ async def peers(short_path: Path) -> AsyncIterator[Peers]:
     async with (
         FakeRuntime(short_path).serving() as runtime,
         FakeEgress(short_path).serving() as egress,
-        FakeReviewer(short_path).serving() as reviewer,
+        FakeReviewer(short_path).serving() as reviewer,  # type: ignore[abstract]
     ):
         yield Peers(short_path, runtime, egress, reviewer)
 
@@ -81,7 +82,7 @@ async def client(peers: Peers) -> AsyncIterator[Client]:
         yield client
 
 
-def scripted(yaml: str, text: str = "go", **fields: object) -> pb.CreateSessionRequest:
+def scripted(yaml: str, text: str = "go", **fields: Any) -> pb.CreateSessionRequest:
     """A request for a session that plays a script."""
     request = pb.CreateSessionRequest(**fields)
     request.agent.provider.script.name = "test"

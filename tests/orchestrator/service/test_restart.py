@@ -13,6 +13,8 @@ from workroom.client import Client
 from workroom.orchestrator.v1 import events_pb2, turns_pb2
 from workroom.orchestrator.v1 import sessions_pb2 as pb
 
+pytestmark = pytest.mark.timeout(90)
+
 SCRIPT = r"""
 script: steps
 turns:

@@ -81,12 +81,12 @@ async def test_sessions_are_listed_by_page_and_by_metadata(client: Client):
     assert seen == made[::-1]
     even = await client.sessions.ListSessions(pb.ListSessionsRequest(metadata={"even": "True"}))
     assert [session.id for session in even.sessions] == [made[4], made[2], made[0]]
-    for request in (
+    for wrong in (
         pb.ListSessionsRequest(page_size=-1),
         pb.ListSessionsRequest(page_token="nonsense"),
         pb.ListSessionsRequest(page_token="dHVybnM6MQ=="),
     ):
-        assert (await refusal(client.sessions.ListSessions(request))).reason == "INVALID_FIELD"
+        assert (await refusal(client.sessions.ListSessions(wrong))).reason == "INVALID_FIELD"
 
 
 async def test_what_does_not_exist_is_not_found(client: Client):
@@ -183,7 +183,7 @@ def bad(change) -> pb.CreateSessionRequest:
             "INVALID_FIELD",
             lambda r: setattr(r.agent.reasoning, "effort", 77),
         ),
-        ("agent.provider", "INVALID_FIELD", lambda r: r.agent.ClearField("provider")),
+        (None, "MODEL_NOT_CONFIGURED", lambda r: r.agent.ClearField("provider")),
     ],
 )
 async def test_what_is_not_offered_is_refused_by_name(client: Client, field, reason, change):

@@ -13,10 +13,13 @@ from tests.orchestrator.service.conftest import (
     items,
     kinds,
     scripted,
+    submit,
 )
 from workroom.client import Client
+from workroom.errors import WorkroomError
 from workroom.orchestrator.v1 import sessions_pb2 as pb
 from workroom.orchestrator.v1 import turns_pb2
+from workroom.rpc.channel import translate_errors
 
 WORKING = r"""
 script: working
@@ -251,6 +254,25 @@ async def test_a_runtime_that_cannot_make_the_container_fails_the_session(peers:
         failed = next(e.turn_failed.turn for e in events if e.HasField("turn_failed"))
         assert failed.error.code == "sandbox_error"
         assert "name an image" in failed.error.message
+
+
+async def test_a_container_that_is_gone_fails_the_session_and_says_so(client: Client, peers: Peers):
+    created = await client.sessions.CreateSession(scripted(calls("true")))
+    session_id = created.session.id
+    before = await heard(client, session_id)
+    peers.runtime.containers.clear()
+    await submit(client, session_id)
+    events = await heard(client, session_id, before[-1].sequence_number)
+    assert kinds(events)[-4:] == [
+        "environment_expired",
+        "item_done",
+        "turn_failed",
+        "session_failed",
+    ]
+    with pytest.raises(WorkroomError) as raised, translate_errors():
+        await submit(client, session_id)
+    assert raised.value.reason == "SESSION_FAILED"
+    assert "container is gone" in raised.value.message
 
 
 async def _answers(client: Client, session_id: str) -> None:
