@@ -216,9 +216,12 @@ class DockerEngine:
         """Deaths from now on, until the engine goes away."""
         filters = json.dumps({"type": ["container"], "event": ["die"], "label": _pairs(labels)})
         with _ours("events"):
-            async with self._streams._query(
-                "events", params={"filters": filters}, timeout=None
-            ) as response:
+            async with (
+                self._streams._query(
+                    "events", params={"filters": filters}, timeout=None
+                ) as response,
+                response,  # which the first leaves open
+            ):
                 async for line in response.content:
                     event = json.loads(line)
                     attributes = event["Actor"]["Attributes"]
