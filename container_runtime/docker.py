@@ -3,7 +3,7 @@
 import asyncio
 import json
 import platform
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -212,13 +212,12 @@ class DockerEngine:
                 if error.status != 404:
                     raise
 
-    async def deaths(self, labels: Mapping[str, str]) -> AsyncIterator[ContainerDied]:
+    async def deaths(self, labels: Mapping[str, str]) -> AsyncGenerator[ContainerDied, None]:
         """Deaths from now on, until the engine goes away."""
         filters = json.dumps({"type": ["container"], "event": ["die"], "label": _pairs(labels)})
         with _ours("events"):
-            async with self._streams._query(
-                "events", params={"filters": filters}, timeout=None
-            ) as response:
+            asked = self._streams._query("events", params={"filters": filters}, timeout=None)
+            async with asked as response, response:
                 async for line in response.content:
                     event = json.loads(line)
                     attributes = event["Actor"]["Attributes"]

@@ -4,7 +4,7 @@ Nothing here knows Docker. An engine runs one main process per container, the su
 never restarts it.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
@@ -80,5 +80,5 @@ class Engine(Protocol):
     async def remove(self, engine_id: str) -> None:
         """Kill and delete it with its file system. One that is gone already is no error."""
 
-    def deaths(self, labels: Mapping[str, str]) -> AsyncIterator[ContainerDied]:
+    def deaths(self, labels: Mapping[str, str]) -> AsyncGenerator[ContainerDied, None]:
         """Deaths of containers with these labels from now on; ends when the engine goes away."""

@@ -82,6 +82,13 @@ class HostUnsuitable(WorkroomError):
     reason = "HOST_UNSUITABLE"
 
 
+class StoreUnreadable(WorkroomError):
+    """The runtime's database was written by another release."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+    reason = "STORE_UNREADABLE"
+
+
 class ExecutionUnknown(WorkroomError):
     """No execution has this id."""
 

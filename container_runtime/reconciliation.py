@@ -6,6 +6,7 @@ What is alive and remembered is adopted; what carries our label and nobody remem
 
 import asyncio
 import shutil
+from contextlib import aclosing
 from pathlib import Path
 
 import structlog
@@ -111,8 +112,9 @@ class Reconciler:
         """Hear of deaths from the engine, and look for those not heard of while it was away."""
         while True:
             try:
-                async for death in self._engine.deaths(self._installation.labels()):
-                    self._died(death.engine_id)
+                async with aclosing(self._engine.deaths(self._installation.labels())) as deaths:
+                    async for death in deaths:
+                        self._died(death.engine_id)
             except WorkroomError as error:
                 log.warning("container engine went away", problem=error.message)
             await asyncio.sleep(WATCH_PAUSE)

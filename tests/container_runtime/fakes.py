@@ -7,7 +7,7 @@ import os
 import secrets
 import shlex
 import shutil
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -92,7 +92,7 @@ class FakeEngine:
             await container.ended.wait()
         shutil.rmtree(container.root, ignore_errors=True)
 
-    async def deaths(self, labels: Mapping[str, str]) -> AsyncIterator[ContainerDied]:
+    async def deaths(self, labels: Mapping[str, str]) -> AsyncGenerator[ContainerDied, None]:
         queue: asyncio.Queue[str] = asyncio.Queue()
         self._deaths.append(queue)
         while True:
