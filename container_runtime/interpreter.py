@@ -41,7 +41,7 @@ for name in sys.argv[2:]:
     __import__(name)
 found = {n: getattr(m, "__file__", None) for n, m in sys.modules.items() if m.__name__ == n}
 import json
-print(json.dumps(found))
+print(json.dumps([list(sys.version_info[:2]), sys.platlibdir, found]))
 """
 
 
@@ -68,12 +68,13 @@ class Bundle:
     """The loader's file name within the bundle's `lib`."""
 
 
-def collect(state_dir: Path) -> Bundle:
-    """Collect this process's own interpreter below `state_dir`, once per content.
+def collect(state_dir: Path, *, executable: Path | None = None) -> Bundle:
+    """Collect an interpreter (this process's own, or another of the same version) below
+    `state_dir`, once per content.
 
-    Blocking: about a second at first, a fraction of it later. Safe to call from several processes
-    at once. Raises InterpreterUnusable or OSError."""
-    executable = Path(sys.executable).resolve()
+    Blocking, about a second. Safe to call from several processes at once. Raises
+    InterpreterUnusable or OSError."""
+    executable = (executable or Path(sys.executable)).resolve()
     loader = _loader_of(executable)
     with tempfile.TemporaryDirectory(prefix="bundle-", dir=_made(state_dir)) as scratch:
         tree = Path(scratch) / "tree"
@@ -172,7 +173,9 @@ def _modules(executable: Path) -> dict[str, str | None]:
         check=True,
         timeout=60,
     )
-    found: dict[str, str | None] = json.loads(listed.stdout)
+    version, library, found = json.loads(listed.stdout)
+    if version != list(sys.version_info[:2]) or library != sys.platlibdir:
+        raise InterpreterUnusable(f"{executable} is not the version that runs here")
     modules = {name: file for name, file in found.items() if name != "__main__"}
     for name, file in modules.items():
         if file and not file.endswith((".py", ".so")):

@@ -8,8 +8,8 @@ import asyncio
 import hashlib
 import os
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BufferedWriter
 from pathlib import Path
@@ -44,22 +44,25 @@ class Blobs:
         draft = path.with_name(f".{uuid4().hex}")
         digest = hashlib.sha256()
         size = 0
-        await asyncio.to_thread(self._make_room, path)
-        file = await asyncio.to_thread(draft.open, "xb")
+        with _disk_errors():
+            await asyncio.to_thread(self._make_room, path)
+            file = await asyncio.to_thread(draft.open, "xb")
         try:
             async for data in content:
                 size += len(data)
                 if size > limit_bytes:
                     raise FileTooLarge(limit_bytes)
                 digest.update(data)
-                await asyncio.to_thread(file.write, data)
-            await asyncio.to_thread(_settle, file, draft, path)
-        except BaseException as error:
-            file.close()
+                with _disk_errors():
+                    await asyncio.to_thread(file.write, data)
+            with _disk_errors():
+                await asyncio.to_thread(_settle, file, draft, path)
+        except BaseException:
             draft.unlink(missing_ok=True)
-            if isinstance(error, OSError):
-                raise DiskFull(f"a file could not be stored: {error.strerror}") from error
             raise
+        finally:
+            with suppress(OSError):
+                file.close()
         return Stored(size, digest.hexdigest())
 
     async def read(self, name: str) -> AsyncIterator[bytes]:
@@ -108,6 +111,14 @@ class Blobs:
         new_path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with suppress(FileExistsError):
             os.link(path, new_path)
+
+
+@contextmanager
+def _disk_errors() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DiskFull(f"a file could not be stored: {error.strerror}") from error
 
 
 def _settle(file: BufferedWriter, draft: Path, path: Path) -> None:

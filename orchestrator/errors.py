@@ -146,3 +146,10 @@ class UnusableKeyFile(WorkroomError):
 
     code = grpc.StatusCode.FAILED_PRECONDITION
     reason = "UNUSABLE_KEY_FILE"
+
+
+class ModelNotConfigured(WorkroomError):
+    """Neither the deployment nor the session says who serves the model."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+    reason = "MODEL_NOT_CONFIGURED"

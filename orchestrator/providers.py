@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
+from orchestrator.errors import ModelNotConfigured
 from orchestrator.models.catalog import ModelCatalog, ModelOverride, ModelSettings
 from orchestrator.models.chat import ChatProtocol
+from orchestrator.models.clients import Endpoint, HttpClients, Limits
 from orchestrator.models.errors import ScriptInvalid
-from orchestrator.models.http import Endpoint, HttpClients, Limits, ModelServer
+from orchestrator.models.http import ModelServer
 from orchestrator.models.model import Model
 from orchestrator.models.responses import ResponsesProtocol
 from orchestrator.models.retry import Retries, RetryPolicy
@@ -57,7 +59,7 @@ class Providers:
             yield cls(catalog, settings.model if settings else "", clients, limits, vault)
 
     def check(self, agent: Agent) -> Agent:
-        """The agent with its model's name settled. Errors: `InvalidField`."""
+        """The agent with its model's name settled. Errors: `InvalidField`; `ModelNotConfigured`."""
         match agent.provider:
             case Script(name=name, yaml=yaml):
                 try:
@@ -75,10 +77,9 @@ class Providers:
                     raise InvalidField("agent.model", "is needed with a model endpoint")
                 return agent
         if self._catalog is None:
-            raise InvalidField(
-                "agent.provider",
-                "is needed: this orchestrator has no model of its own; "
-                "set ORCHESTRATOR_MODEL_BASE_URL and ORCHESTRATOR_MODEL to give it one",
+            raise ModelNotConfigured(
+                "this orchestrator has no model of its own, and the session names none: set "
+                "ORCHESTRATOR_MODEL_BASE_URL and ORCHESTRATOR_MODEL, or give agent.provider"
             )
         try:
             name = self._catalog.choose(ModelOverride(model=agent.model)).name
@@ -100,7 +101,7 @@ class Providers:
                 key = f"{endpoint.protocol}\0{endpoint.base_url}\0{endpoint.sealed_key}"
                 return self._keep(key, self._kept.get(key) or self._server(endpoint)), agent.model
         if self._catalog is None:
-            raise InvalidField("agent.provider", "this orchestrator has no model of its own")
+            raise ModelNotConfigured("this orchestrator no longer has a model of its own")
         chosen = self._catalog.choose(ModelOverride(model=agent.model))
         return chosen.model, chosen.name
 

@@ -384,6 +384,10 @@ class Execution:
         """Drop what is kept for the host. If the command still runs, it is killed first."""
         for output in self.outputs.values():
             output.drop()
+        if self.input is not None:
+            self.input.drop()
+        if self._terminal is not None:
+            self._terminal.forget()
 
 
 def discard(loop: Loop, fd: int, closed: Callable[[int], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from time import sleep
@@ -16,6 +17,7 @@ from .supervisor import Supervisor
 def main(socket_path: str) -> None:
     """Run for ever. As PID 1 nothing inside can end it; elsewhere signals do."""
     kernel.forbid_tracing()
+    kernel.share_one_heap()
     sys.setswitchinterval(0.0005)
     os.umask(0o022)
     os.chdir("/")
@@ -25,6 +27,8 @@ def main(socket_path: str) -> None:
     supervisor = Supervisor(loop, os.fsencode(socket_path), Environment(dict(os.environb)))
     _reap_on_signal(loop, supervisor)
     supervisor.begin()
+    gc.freeze()
+    gc.set_threshold(2000, 10, 10)
     while True:
         try:
             loop.run_once()

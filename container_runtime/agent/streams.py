@@ -42,6 +42,10 @@ MERGE = 16_384
 MAX_CHUNKS = 1024
 
 
+def _nothing(*_: object) -> None:
+    """In place of a callback, once nobody is interested."""
+
+
 class Held:
     """What all streams hold together, and the streams that wait for it to shrink."""
 
@@ -259,6 +263,7 @@ class Output:
         self._sent.clear()
         self._held.shrunk(self.total - self._acknowledged)
         self._acknowledged = self._next = self.total
+        self._changed = self._watch = _nothing  # or each would keep the other alive
 
 
 class Input:
@@ -358,6 +363,11 @@ class Input:
         self.taken = self.received
         self._outbox.control(wire.frame(wire.STDIN_CLOSED, self._channel, offset=self.received))
 
+    def drop(self) -> None:
+        """Close, for good."""
+        self.close()
+        self._watch = _nothing
+
     def close(self) -> None:
         """Nothing more is written."""
         if not self.closed:
@@ -380,7 +390,13 @@ class Terminal:
         self.input: Input | None = None
 
     def is_open(self) -> bool:
-        return self.output is None or self.output.fd >= 0
+        """Whether the descriptor is still here."""
+        return self.fd >= 0 and (self.output is None or self.output.fd >= 0)
+
+    def forget(self) -> None:
+        """It is closed, and nobody is interested any more."""
+        self.fd = -1
+        self.output = self.input = None
 
     def watch_output(self, events: int) -> None:
         self._watch(0, events)
@@ -390,8 +406,8 @@ class Terminal:
 
     def _watch(self, side: int, events: int) -> None:
         self._events[side] = events
-        if self.output is not None and self.output.fd < 0:
-            return  # closed
+        if not self.is_open():
+            return
         both = self._events[0] | self._events[1]
         if both:
             self._loop.watch(self.fd, both, self._ready)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from errno import EAGAIN
 
-from . import requests, wire
+from . import kernel, requests, wire
 from .connection import Connection
 from .execution import Execution, Owner, discard
 from .files import Files
@@ -16,6 +17,8 @@ from .streams import Held
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from resource import struct_rusage
+
     from .loop import Loop, Timer
     from .spawning import Environment
 
@@ -41,7 +44,6 @@ class Supervisor(Owner):
         self._boot = os.urandom(16).hex().encode()
         self._tags = Tags()
         self._memory = OutOfMemoryKills()
-        self._look_at_memory()
         self._executions: dict[int, Execution] = {}
         self._by_id: dict[bytes, Execution] = {}
         self._by_pid: dict[int, Execution] = {}
@@ -54,6 +56,7 @@ class Supervisor(Owner):
         self._unanswered: set[int] | None = None
         self._killing: set[Execution] = set()
         self._stuck: Timer | None = None
+        self._tidied = 0
         self._verbs = {
             wire.START: self._start,
             wire.STDIN: self._stdin,
@@ -67,6 +70,7 @@ class Supervisor(Owner):
 
     def begin(self) -> None:
         """Dial for the first time."""
+        self._look_at_memory()
         self._connection.dial()
 
     def begin_anew(self) -> None:
@@ -233,6 +237,10 @@ class Supervisor(Owner):
 
     def _look_at_memory(self) -> None:
         self._memory.look()
+        if not self._executions and self._tidied != self.spawner.completed:
+            self._tidied = self.spawner.completed
+            gc.collect()
+            kernel.give_memory_back()
         self.loop.later(MEMORY_LOOK_SECONDS, self._look_at_memory)
 
     def claim_memory_kill(self, since: int) -> bool:
@@ -264,6 +272,17 @@ class Supervisor(Owner):
         way; it is left (so the pid cannot be given away again) until that start has reported."""
         died = False
         while True:
+            if self.spawner.submitted == self.spawner.completed:
+                try:
+                    pid, status, usage = os.wait4(-1, os.WNOHANG)
+                except ChildProcessError:
+                    break
+                if pid == 0:
+                    break
+                died = True
+                self._strangers.pop(pid, None)
+                self._reaped(self._by_pid.pop(pid, None), status, usage)
+                continue
             try:
                 waiting = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
@@ -279,13 +298,16 @@ class Supervisor(Owner):
             self._strangers.pop(pid, None)
             _, status, usage = os.wait4(pid, 0)
             died = True
-            if execution is not None:
-                cpu = int((usage.ru_utime + usage.ru_stime) * 1e6)
-                execution.reaped(status, cpu, usage.ru_maxrss * 1024)
+            self._reaped(execution, status, usage)
         if died and self._killing:
             self._killing = {execution for execution in self._killing if execution.dying}
             for execution in self._killing:
                 execution.look()
+
+    def _reaped(self, execution: Execution | None, status: int, usage: struct_rusage) -> None:
+        if execution is not None:
+            cpu = int((usage.ru_utime + usage.ru_stime) * 1e6)
+            execution.reaped(status, cpu, usage.ru_maxrss * 1024)
 
     def _start_reported(self) -> None:
         if self._strangers:

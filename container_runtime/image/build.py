@@ -3,18 +3,22 @@
 An image gets its name only when it is complete; a build that ends early leaves none behind.
 """
 
+import asyncio
+import time
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 from container_runtime.image.bootstrap import ensure_base_image
 from container_runtime.image.machine import borrow
-from container_runtime.image.recipe import DEFAULT_BASE_IMAGE, Recipe, load_recipe
+from container_runtime.image.recipe import Recipe
 from container_runtime.setup.api import EngineApi
 from container_runtime.setup.errors import EngineCallFailed
 from container_runtime.setup.processes import Progress, locked
 
 BUILD_TIMEOUT = timedelta(minutes=30)
+CLEANUP_TIMEOUT = timedelta(seconds=15)
+CLEANUP_POLL = timedelta(milliseconds=200)
 RECIPE_LABEL = "workroom.recipe"
 STAGE_LABEL = "workroom.stage"
 """Set by the Dockerfile on every stage, so that what a failed build left can be found."""
@@ -32,18 +36,16 @@ class ReadyImage:
 
 async def build_image(
     engine: EngineApi,
-    name: str,
+    recipe: Recipe,
     progress: Progress,
     *,
     lock: Path,
-    base_image: str = DEFAULT_BASE_IMAGE,
 ) -> ReadyImage:
     """Returns the image `workroom/NAME:<digest>`, also named `latest`, building it if need be.
 
     Raises BaseImageUnavailable, ImageBuildFailed or EngineCallFailed. Builds on one machine
     wait for each other.
     """
-    recipe = load_recipe(name, base_image)
     ready = await _existing(engine, recipe)
     if ready is not None:
         return ready
@@ -93,9 +95,21 @@ async def _build(engine: EngineApi, recipe: Recipe, progress: Progress) -> str:
 
 
 async def _remove_unnamed(engine: EngineApi, label: str, progress: Progress) -> None:
-    """Removes the images without a name that carry `label`; those in use stay."""
+    """Removes the images without a name that carry `label`.
+
+    A build that was broken off holds on to its image until its container is gone, so what is
+    in use is tried again for a while. Raises nothing: the build's own outcome matters more.
+    """
+    deadline = time.monotonic() + CLEANUP_TIMEOUT.total_seconds()
     try:
-        for image in await engine.images(label=label, dangling=True):
-            await engine.remove_image(image)
-    except EngineCallFailed as error:  # never hides what the build itself came to
+        while True:
+            unnamed = await engine.images(label=label, dangling=True)
+            removed = [await engine.remove_image(image) for image in unnamed]
+            if all(removed):
+                return
+            if time.monotonic() > deadline:
+                progress(f"images without a name are in use and stay: {', '.join(unnamed)}")
+                return
+            await asyncio.sleep(CLEANUP_POLL.total_seconds())
+    except EngineCallFailed as error:
         progress(f"images without a name may be left: {error.message}")

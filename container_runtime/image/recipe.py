@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from importlib import resources
 
 DEFAULT_BASE_IMAGE = "debian:bookworm-slim"
-IMAGES = ("base", "full")
 DIGEST_CHARACTERS = 16
-FILES = ("Dockerfile", "base.txt", "full.txt")
-USED_BY = {"base": ("Dockerfile", "base.txt"), "full": FILES}
+FILES = {
+    "base": ("Dockerfile", "base.txt"),
+    "full": ("Dockerfile", "base.txt", "full.txt"),
+}
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,7 @@ class Recipe:
     def digest(self) -> str:
         """Changes when the build's files, the base's name or the image's name change."""
         digest = hashlib.sha256(f"{self.name}\n{self.base_image}\n".encode())
-        for name in USED_BY[self.name]:
-            content = self.files[name]
+        for name, content in sorted(self.files.items()):
             digest.update(f"{name} {len(content)}\n".encode())
             digest.update(content)
         return digest.hexdigest()[:DIGEST_CHARACTERS]
@@ -49,12 +49,12 @@ class Recipe:
 
 
 def load_recipe(name: str, base_image: str = DEFAULT_BASE_IMAGE) -> Recipe:
-    """The recipe that this version carries for `name`, one of IMAGES."""
+    """The recipe that this version carries for `name`, one of the FILES."""
     folder = resources.files("container_runtime.image")
     return Recipe(
         name=name,
         base_image=base_image,
-        files={file: folder.joinpath(file).read_bytes() for file in FILES},
+        files={file: folder.joinpath(file).read_bytes() for file in FILES[name]},
     )
 
 

@@ -75,6 +75,11 @@ class Peer(asyncio.BufferedProtocol):
             self._loop.call_soon(self._flush)
         self._out.append(frame)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether the other side reads what is sent."""
+        return self._room.is_set()
+
     async def room(self) -> None:
         """Wait until the other side has read enough; returns when the connection is gone, too."""
         await self._room.wait()

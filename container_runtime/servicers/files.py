@@ -1,6 +1,8 @@
 """Translates `FileService`."""
 
+import posixpath
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import grpc
 
@@ -51,7 +53,10 @@ class FileServicer(rpc.FileServiceServicer):
             link = self._link(request.container_id)
             page = await link.list_files(path, after=after, limit=size, root=request.as_root)
         return pb.ListFilesResponse(
-            files=[file_message(info) for info in page.entries],
+            files=[
+                file_message(replace(info, path=posixpath.join(path, info.path)))
+                for info in page.entries
+            ],
             next_page_token="" if page.next_name is None else token_of(page.next_name),
         )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from container_runtime.image.bootstrap import LABEL as BOOTSTRAPPED_LABEL
 from container_runtime.image.build import RECIPE_LABEL, ReadyImage, build_image
-from container_runtime.image.recipe import DEFAULT_BASE_IMAGE, IMAGES
+from container_runtime.image.recipe import DEFAULT_BASE_IMAGE, FILES, load_recipe
 from container_runtime.setup.api import EngineApi
 from container_runtime.setup.engine import ReadyEngine, default_state_dir
 from container_runtime.setup.processes import Progress
@@ -26,16 +26,12 @@ async def ensure_image(
     RUNTIME_BASE_IMAGE names another Debian to build on. Raises InvalidField for another name,
     and a SetupFailed that says what was tried and what to do.
     """
-    if name not in IMAGES:
-        raise InvalidField("name", f"must be one of {', '.join(IMAGES)}, not {name!r}")
+    if name not in FILES:
+        raise InvalidField("name", f"must be one of {', '.join(FILES)}, not {name!r}")
     async with EngineApi(engine.socket) as api:
-        return await build_image(
-            api,
-            name,
-            progress,
-            lock=(state_dir or default_state_dir()) / "image.lock",
-            base_image=environment.get("RUNTIME_BASE_IMAGE") or DEFAULT_BASE_IMAGE,
-        )
+        recipe = load_recipe(name, environment.get("RUNTIME_BASE_IMAGE") or DEFAULT_BASE_IMAGE)
+        lock = (state_dir or default_state_dir()) / "image.lock"
+        return await build_image(api, recipe, progress, lock=lock)
 
 
 async def remove_images(engine: ReadyEngine, progress: Progress) -> None:

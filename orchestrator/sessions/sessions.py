@@ -150,11 +150,7 @@ class Sessions:
         self._feeds.close(session_id)
         await self._workers.dismiss(session_id)
         await self._blobs.delete(session_blobs(session_id))
-        if session.environment.container_id:
-            try:
-                await self._environments.dispose(session.environment.container_id)
-            except WorkroomError as error:
-                log.warning("container stays for the next sweep", detail=error.message)
+        await self._dispose(session.environment.container_id)
 
     def watch(
         self, session_id: str, after: int, *, until_idle: bool, durable_only: bool
@@ -169,6 +165,16 @@ class Sessions:
         artifact = await self._reader.artifact(artifact_id)
         async for data in self._blobs.read(artifact.blob):
             yield data
+
+    async def _dispose(self, container_id: str) -> None:
+        try:
+            if container_id:
+                await self._environments.dispose(container_id)
+            else:
+                # One may have been made whose id was not recorded.
+                await self._environments.sweep(self._reader.live_environments)
+        except WorkroomError as error:
+            log.warning("container stays for the next sweep", detail=error.message)
 
     def _agent(self, spec: SessionSpec, caller: Caller) -> Agent:
         agent = spec.agent

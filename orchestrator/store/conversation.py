@@ -31,6 +31,7 @@ from orchestrator.records import (
 )
 from orchestrator.store import codec
 from orchestrator.store.pages import Page, PageRequest, page_of
+from orchestrator.store.prepared import Prepared
 from orchestrator.store.rows import session_head
 from orchestrator.store.tables import (
     artifacts,
@@ -50,7 +51,7 @@ _FIRST_TURN = (
     .order_by(turns.c.ordinal)
     .limit(1)
 )
-_UPDATE_TURN = (
+_UPDATE_TURN = Prepared(
     update(turns)
     .where(turns.c.id == bindparam("turn"))
     .values(
@@ -61,8 +62,8 @@ _UPDATE_TURN = (
         body=bindparam("new_body"),
     )
 )
-_INSERT_ITEM = insert(items)
-_UPDATE_ITEM = (
+_INSERT_ITEM = Prepared(insert(items))
+_UPDATE_ITEM = Prepared(
     update(items)
     .where(items.c.id == bindparam("item"))
     .values(state=bindparam("new_state"), body=bindparam("new_body"))
@@ -95,8 +96,8 @@ def insert_turn(connection: Connection, progress: TurnProgress) -> None:
 
 
 def update_turn(connection: Connection, progress: TurnProgress) -> None:
-    connection.execute(
-        _UPDATE_TURN,
+    _UPDATE_TURN.run(
+        connection,
         {
             "turn": progress.turn.id,
             "new_state": progress.turn.state.value,
@@ -143,9 +144,9 @@ def with_error(progress: TurnProgress, code: str, message: str) -> TurnProgress:
 
 
 def insert_items(connection: Connection, project_id: str, added: Iterable[Item]) -> None:
-    connection.execute(
-        _INSERT_ITEM,
-        [
+    _INSERT_ITEM.run(
+        connection,
+        *(
             {
                 "id": item.id,
                 "session_id": item.session_id,
@@ -155,13 +156,13 @@ def insert_items(connection: Connection, project_id: str, added: Iterable[Item])
                 "body": codec.ITEM.write(item),
             }
             for item in added
-        ],
+        ),
     )
 
 
 def update_item(connection: Connection, item: Item) -> None:
-    connection.execute(
-        _UPDATE_ITEM,
+    _UPDATE_ITEM.run(
+        connection,
         {"item": item.id, "new_state": item.state.value, "new_body": codec.ITEM.write(item)},
     )
 

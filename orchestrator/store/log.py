@@ -7,8 +7,9 @@ from datetime import datetime
 from sqlalchemy import Connection, Row, bindparam, insert, select, update
 
 from orchestrator.errors import SessionNotFound
-from orchestrator.records import Environment, Event, EventKind, Payload, SessionState
+from orchestrator.records import Environment, Event, EventKind, Payload, SessionState, Usage
 from orchestrator.store import codec
+from orchestrator.store.prepared import Prepared
 from orchestrator.store.tables import events, sessions
 
 
@@ -21,7 +22,7 @@ class Draft:
     turn_id: str = ""
 
 
-_COUNT = (
+_COUNTING = (
     update(sessions)
     .where(sessions.c.id == bindparam("session"))
     .values(
@@ -30,7 +31,9 @@ _COUNT = (
     )
     .returning(sessions.c.last_sequence_number, sessions.c.project_id)
 )
-_INSERT = insert(events)
+_COUNT = Prepared(_COUNTING)
+_COUNT_AND_USE = Prepared(_COUNTING.values(usage=bindparam("new_usage")))
+_INSERT = Prepared(insert(events))
 _SET_STATE = (
     update(sessions)
     .where(sessions.c.id == bindparam("session"))
@@ -48,15 +51,29 @@ _AFTER = (
 
 
 def append(
-    connection: Connection, session_id: str, drafts: Sequence[Draft], now: datetime
+    connection: Connection,
+    session_id: str,
+    drafts: Sequence[Draft],
+    now: datetime,
+    usage: Usage | None = None,
 ) -> tuple[Event, ...]:
-    """Number the events and add them. Errors: `SessionNotFound`."""
-    micros = codec.to_micros(now)
-    counted = connection.execute(
-        _COUNT, {"session": session_id, "count": len(drafts), "now": micros}
-    ).first()
+    """Number the events and add them; with `usage` that is the session's from now on.
+
+    Errors: `SessionNotFound`.
+    """
+    row: dict[str, object] = {
+        "session": session_id,
+        "count": len(drafts),
+        "now": codec.to_micros(now),
+    }
+    if usage is None:
+        counted = _COUNT.returned(connection, row)
+    else:
+        row["new_usage"] = codec.USAGE.write(usage)
+        counted = _COUNT_AND_USE.returned(connection, row)
     if counted is None:
         raise SessionNotFound(session_id)
+    last, project_id = counted
     numbered = tuple(
         Event(
             session_id=session_id,
@@ -66,10 +83,10 @@ def append(
             turn_id=draft.turn_id,
             sequence_number=number,
         )
-        for number, draft in enumerate(drafts, counted.last_sequence_number - len(drafts) + 1)
+        for number, draft in enumerate(drafts, last - len(drafts) + 1)
     )
     if numbered:
-        connection.execute(_INSERT, [_row(event, counted.project_id) for event in numbered])
+        _INSERT.run(connection, *(_row(event, project_id) for event in numbered))
     return numbered
 
 

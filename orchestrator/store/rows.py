@@ -25,7 +25,6 @@ from orchestrator.records import (
     Session,
     SessionState,
     TurnState,
-    Usage,
 )
 from orchestrator.store import codec
 from orchestrator.store.codec import Codec
@@ -64,11 +63,6 @@ _SESSION = select(sessions, environments.c.body.label("environment")).join(
 _ONE_SESSION = _SESSION.where(sessions.c.id == bindparam("session"))
 _HEAD = select(sessions.c.project_id, sessions.c.state, sessions.c.error).where(
     sessions.c.id == bindparam("session")
-)
-_SET_USAGE = (
-    update(sessions)
-    .where(sessions.c.id == bindparam("session"))
-    .values(usage=bindparam("new_usage"))
 )
 _UPDATE_ENVIRONMENT = (
     update(environments)
@@ -155,10 +149,6 @@ def sessions_page(
     query = query.order_by(sessions.c.ordinal.desc()).limit(limit + 1)
     found = connection.execute(query).all()
     return page_of(found, limit, "sessions", _session)
-
-
-def set_usage(connection: Connection, session_id: str, usage: Usage) -> None:
-    connection.execute(_SET_USAGE, {"session": session_id, "new_usage": codec.USAGE.write(usage)})
 
 
 def unfinished_sessions(connection: Connection) -> Sequence[str]:

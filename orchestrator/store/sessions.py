@@ -246,7 +246,7 @@ class SessionStore:
     def _apply(
         self, connection: Connection, change: Change, drafts: Sequence[Draft]
     ) -> tuple[Event, ...]:
-        appended = log.append(connection, change.session_id, drafts, self._clock())
+        appended = log.append(connection, change.session_id, drafts, self._clock(), change.usage)
         project_id = change.project_id
         if change.added:
             conversation.insert_items(connection, project_id, change.added)
@@ -258,8 +258,6 @@ class SessionStore:
             rows.update_environment(connection, change.environment)
         if change.artifacts:
             conversation.insert_artifacts(connection, project_id, change.artifacts)
-        if change.usage is not None:
-            rows.set_usage(connection, change.session_id, change.usage)
         return appended
 
     def _end_unbegun(

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import grpc
 
+from orchestrator.errors import ModelNotConfigured
 from orchestrator.models.errors import ModelError, ScriptFailed
 from orchestrator.records import EnvironmentState, TurnError
 from orchestrator.runtime_errors import ContainerGone, EnvironmentUnusable
@@ -48,7 +49,7 @@ def understand(error: BaseException) -> Failure | None:
                 TurnError("sandbox_error", unusable.message),
                 EnvironmentState.FAILED if lost else None,
             )
-        case InvalidField() as invalid:
+        case (InvalidField() | ModelNotConfigured()) as invalid:
             return Failure(TurnError("invalid_request", invalid.message))
         case WorkroomError() as other:
             return Failure(TurnError("sandbox_error", other.message))

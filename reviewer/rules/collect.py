@@ -13,6 +13,7 @@ from itertools import islice, product
 from tree_sitter import Node
 
 from reviewer.rules.found import Command, Danger, Finding, Loose, shown
+from reviewer.rules.hidden import hidden_code
 from reviewer.rules.learn import learn
 from reviewer.rules.paths import ELSEWHERE, HOME, UNKNOWN, resolve
 from reviewer.rules.printed import first_word, output, programs, starts_itself_twice
@@ -20,7 +21,7 @@ from reviewer.rules.redirects import Redirects, heredoc_texts, read_redirects
 from reviewer.rules.rough import rough_commands
 from reviewer.rules.syntax import Syntax, parse_tree, text_of
 from reviewer.rules.words import MAX_CHOICES, Fields, Variables, Words
-from reviewer.rules.wrappers import SHELLS, Inner, positionals, program, unwrap
+from reviewer.rules.wrappers import Inner, positionals, program, unwrap
 
 MAX_DEPTH = 8
 """Most scripts and wrappers inside each other; deeper ones are a finding."""
@@ -37,13 +38,6 @@ MAX_INNER_SCRIPTS = 32
 READ_SECONDS = 1.0
 """Longest time that one reading may take; then it stops, which is a finding."""
 
-FETCHERS = frozenset({"curl", "wget", "fetch", "aria2c", "http", "https", "nc", "ncat", "socat"})
-"""Programs that bring text from the network to their output."""
-
-_DECODERS = frozenset(
-    {"base64", "base32", "xxd", "openssl", "gunzip", "zcat", "uudecode", "rev", "gpg", "unxz"}
-)
-_INTERPRETERS = frozenset({"python", "python3", "perl", "ruby", "node", "php", "lua"})
 _LEAVES = frozenset({"exit", "return", "die", "fail"})
 _FORK_BOMB = re.compile(r"(?:^|[;&|{}()])(?:function)?([^\s;&|(){}]{1,64})\(\)[({]\1\|\1&")
 
@@ -346,7 +340,9 @@ class Collector:
             self._cwds = moved if self._stops_on_error else _merged(self._cwds, moved)
         elif name == "set" and any(w[:1] == "-" and ("e" in w or w == "-o") for w in argv[1:]):
             self._stops_on_error = self._stops_on_error or "-o" not in argv or "errexit" in argv
-        self._hidden(argv, name, context)
+        danger = hidden_code(argv, context.feeds)
+        if danger is not None:
+            self._find(danger, " ".join(argv))
         for inner in unwrap(argv):
             self._inner(inner, replace(context, depth=context.depth + 1))
 
@@ -363,23 +359,6 @@ class Collector:
             if inner.appends_stdin:
                 argv += tuple(word for text in context.stdin for word in text.split()[:1000])
             self._emit(argv, context)
-
-    def _hidden(self, argv: tuple[str, ...], name: str, context: _Context) -> None:
-        """Finds code that comes from the network or a decoder straight into an interpreter."""
-        if not context.feeds:
-            return
-        runs = name in SHELLS or name in ("eval", ".", "source")
-        if name in _INTERPRETERS or name.startswith("python3."):
-            runs = not positionals(argv) and "-c" not in argv and "-e" not in argv
-            runs = (runs and "-m" not in argv) or argv[1:2] == ("-",)
-        if not runs:
-            return
-        if name in SHELLS and "-c" in argv and UNKNOWN not in "".join(argv):
-            return
-        if context.feeds & FETCHERS:
-            self._find(Danger.FETCHED_CODE, " ".join(argv))
-        elif context.feeds & _DECODERS:
-            self._find(Danger.HIDDEN_CODE, " ".join(argv))
 
     # What commands print
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from reviewer.rules.collect import FETCHERS
 from reviewer.rules.found import Command, shown
+from reviewer.rules.hidden import FETCHERS
 from reviewer.rules.paths import UNKNOWN, Places
 from reviewer.rules.wrappers import ROOT_GRANTERS, positionals
 
@@ -58,13 +58,13 @@ _CALLERS = FETCHERS | frozenset(
 _WRITES_ALL = frozenset({"tee", "truncate", "touch", "mkdir", "rmdir", "shred", "mkfifo"})
 _WRITES_LAST = frozenset({"cp", "mv", "ln", "install", "rsync"})
 _WORLD = re.compile(r"0?[0-7]?[0-7][0-7][2367]|[ugo]*[ao][ugo]*\+\w*w\w*|\+\w*w\w*")
-_SETUID = re.compile(r"0*[2467][0-7]{3}|[ugoa]*[+=][rwxXt]*s[rwxXst]*")
+_SETUID = re.compile(r"0*[4-7][0-7]{3}|(?:[goa]*u[ugoa]*|a?)[+=][rwxXt]*s[rwxXst]*")
 
 
 def hazards(command: Command, places: Places) -> list[Hazardous]:
     """Returns what is dangerous in a command; empty when nothing known is."""
-    found = _outside_writes(command, places)
     name, argv = command.name, command.argv
+    found = _outside_writes(command, name, places)
     if not argv:
         return found
     if name in ROOT_GRANTERS:
@@ -81,13 +81,12 @@ def hazards(command: Command, places: Places) -> list[Hazardous]:
     return found
 
 
-def _outside_writes(command: Command, places: Places) -> list[Hazardous]:
+def _outside_writes(command: Command, name: str, places: Places) -> list[Hazardous]:
     targets = list(command.writes)
-    words = positionals(command.argv, "mst")
-    if command.name in _WRITES_ALL:
-        targets += words
-    elif command.name in _WRITES_LAST and len(words) > 1:
-        targets.append(words[-1])
+    if name in _WRITES_ALL:
+        targets += positionals(command.argv, "mst")
+    elif name in _WRITES_LAST:
+        targets += positionals(command.argv, "mst")[1:][-1:]
     found: list[Hazardous] = []
     for target in targets:
         if target.startswith(("/dev/tcp/", "/dev/udp/")):
@@ -104,7 +103,7 @@ def _removal(command: Command, places: Places) -> list[Hazardous]:
     for target in positionals(command.argv):
         why = places.precious(target, command.cwds)
         if why and (recursive or UNKNOWN not in target):
-            return [Hazardous(Hazard.REMOVAL, f"removal of {shown(target)}: {why}")]
+            return [Hazardous(Hazard.REMOVAL, f"removal of {shown(target)}: {shown(why)}")]
     return []
 
 
@@ -120,7 +119,7 @@ def _find(command: Command, places: Places) -> list[Hazardous]:
     for start in _find_starts(argv):
         why = places.precious(start, command.cwds)
         if why and (not filtered or places.outside(start, command.cwds)):
-            return [Hazardous(Hazard.REMOVAL, f"removal under {shown(start)}: {why}")]
+            return [Hazardous(Hazard.REMOVAL, f"removal under {shown(start)}: {shown(why)}")]
     return []
 
 
@@ -157,7 +156,7 @@ def _chmod(command: Command, places: Places) -> list[Hazardous]:
     modes = [word for word in words if not word.startswith("-") or _SETUID.fullmatch(word[1:])]
     mode, targets = (modes[0], modes[1:]) if modes else ("", [])
     if _SETUID.fullmatch(mode):
-        return [Hazardous(Hazard.RIGHTS, "it gives a file its owner's rights (setuid or setgid)")]
+        return [Hazardous(Hazard.RIGHTS, "it lends a file its owner's rights (setuid)")]
     for target in targets if recursive else []:
         if places.outside(target, command.cwds):
             return [Hazardous(Hazard.RIGHTS, f"it changes rights on all of {shown(target)}")]

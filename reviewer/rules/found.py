@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
 
 from reviewer.rules.paths import UNKNOWN
 from reviewer.rules.wrappers import program
@@ -39,7 +38,7 @@ class Command:
     writes: tuple[str, ...] = ()
     """The files that its redirects write."""
 
-    @cached_property
+    @property
     def name(self) -> str:
         return program(self.argv)
 

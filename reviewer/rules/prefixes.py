@@ -56,8 +56,10 @@ class Rule:
     def matches(self, argv: Sequence[str]) -> bool:
         if not self.prefix or len(argv) < len(self.prefix):
             return False
-        name = program_name(argv[0])
-        if argv[0] not in self.prefix[0] and (name is None or name not in self.prefix[0]):
+        first = argv[0]
+        if first not in self.prefix[0] and (
+            "/" not in first or program_name(first) not in self.prefix[0]
+        ):
             return False
         rest = zip(self.prefix[1:], argv[1:], strict=False)
         return all(word in alternatives for alternatives, word in rest)

@@ -9,7 +9,7 @@ import pytest
 
 from container_runtime.image.bootstrap import ensure_base_image
 from container_runtime.image.build import build_image
-from container_runtime.image.recipe import load_recipe
+from container_runtime.image.recipe import Recipe, load_recipe
 from container_runtime.setup.answering import engine_socket
 from container_runtime.setup.api import EngineApi
 from container_runtime.setup.engine import ensure_engine
@@ -93,7 +93,7 @@ async def test_image_that_matches_its_recipe_is_not_built_again(tmp_path):
 
 
 async def test_latest_is_the_image_that_matches(engine, tmp_path):
-    image = await build_image(engine, "base", ignore, lock=tmp_path / "lock")
+    image = await build_image(engine, load_recipe("base"), ignore, lock=tmp_path / "lock")
 
     assert await engine.image_id("workroom/base:latest") == image.id
 
@@ -107,6 +107,7 @@ async def test_other_names_are_refused(tmp_path):
     assert "base, full" in raised.value.message
 
 
+@pytest.mark.timeout(120)
 async def test_base_image_serves_an_agent_without_a_network():
     async with aiodocker.Docker() as docker:
         container = await docker.containers.create(
@@ -120,7 +121,7 @@ async def test_base_image_serves_an_agent_without_a_network():
         )
         try:
             await container.start()
-            outcome = await container.wait(timeout=25)
+            outcome = await container.wait(timeout=100)
             output = "".join(await container.log(stdout=True, stderr=True))
         finally:
             await container.delete(force=True)
@@ -153,6 +154,57 @@ async def test_failed_step_says_what_it_printed(engine, label):
 
     assert "returned a non-zero code: 7" in raised.value.metadata["error"]
     assert "out of luck" in raised.value.message
+
+
+TINY = """
+FROM {base} AS python-packages
+LABEL workroom.stage=python-packages
+LABEL {name}={value}
+COPY machine/ /machine/
+{step}
+FROM scratch AS {target}
+LABEL {name}={value}
+COPY --from=python-packages /etc/hostname /
+"""
+
+
+def tiny_recipe(label: str, step: str) -> Recipe:
+    name, value = label.split("=")
+    target = f"test-{value}"
+    dockerfile = TINY.format(base=BASE, name=name, value=value, target=target, step=step)
+    return Recipe(target, BASE, {"Dockerfile": dockerfile.encode()})
+
+
+async def test_only_the_finished_image_is_left(engine, label, tmp_path):
+    recipe = tiny_recipe(label, "RUN true")
+
+    image = await build_image(engine, recipe, ignore, lock=tmp_path / "lock")
+
+    assert image.built
+    assert sorted(await engine.images(label=label)) == [
+        f"{recipe.repository}:{recipe.digest}",
+        f"{recipe.repository}:latest",
+    ]
+    again = await build_image(engine, recipe, ignore, lock=tmp_path / "lock")
+    assert (again.id, again.built) == (image.id, False)
+
+
+async def test_failed_build_leaves_no_image(engine, label, tmp_path):
+    with pytest.raises(ImageBuildFailed):
+        await build_image(engine, tiny_recipe(label, "RUN false"), ignore, lock=tmp_path / "lock")
+
+    assert await engine.images(label=label) == []
+
+
+async def test_build_that_is_broken_off_leaves_no_image(engine, label, tmp_path):
+    recipe = tiny_recipe(label, "RUN sleep 300")
+
+    async with aiodocker.Docker() as docker, asyncio.TaskGroup() as tasks:
+        building = tasks.create_task(build_image(engine, recipe, ignore, lock=tmp_path / "lock"))
+        await until(docker, label, running=True)
+        building.cancel()
+
+    assert await engine.images(label=label) == []
 
 
 async def test_cancelled_build_leaves_no_container(engine, label):

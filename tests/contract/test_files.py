@@ -49,7 +49,7 @@ async def test_a_write_that_breaks_off_changes_nothing(node, container):
     listed = await node.calls.files.ListFiles(
         fpb.ListFilesRequest(container_id=container, path=file_path("/workspace"))
     )
-    assert [each.path.text for each in listed.files] == ["f"]
+    assert [each.path.text for each in listed.files] == ["/workspace/f"]
 
 
 async def test_a_caller_that_leaves_in_the_middle_changes_nothing(node, container):

@@ -32,6 +32,7 @@ class FakeRuntime:
         self.requests: dict[str, containers_pb2.CreateContainerRequest] = {}
         self.executions: dict[str, FakeExecution] = {}
         self.starts: list[str] = []
+        self.refuse_images: set[str] = set()
         self.numbers = itertools.count()
         self._directory = directory
         self._tasks = asyncio.TaskGroup()
@@ -207,6 +208,14 @@ class _Containers(containers_rpc.ContainerServiceServicer):
         self._runtime = runtime
 
     async def CreateContainer(self, request, context):
+        async with answering(context):
+            if request.image in self._runtime.refuse_images:
+                raise Refused("NOT_FOUND", "IMAGE_NOT_FOUND", request.image)
+            return self._create(request)
+
+    def _create(
+        self, request: containers_pb2.CreateContainerRequest
+    ) -> containers_pb2.CreateContainerResponse:
         runtime = self._runtime
         for name, earlier in runtime.requests.items():
             if request.request_id and earlier.request_id == request.request_id:

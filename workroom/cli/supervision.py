@@ -40,7 +40,7 @@ class Supervision:
         with ExitStack() as users, installation.owned(until_unused=until_unused):
             async with AsyncExitStack() as stack:
                 stopped = _on_signals(stack)
-                keepers = [await self._start(service, stack) for service in SERVICES]
+                keepers = await self._start(stack)
                 log.info("up", home=str(self._home.root))
                 async with asyncio.TaskGroup() as tasks:
                     running = [tasks.create_task(keeper.keep()) for keeper in keepers]
@@ -53,11 +53,17 @@ class Supervision:
                     for task in running:
                         task.cancel()
 
-    async def _start(self, service: Service, stack: AsyncExitStack) -> "Keeper":
-        keeper = Keeper(service, self._home, self._environ)
-        stack.push_async_callback(keeper.stop)  # in reverse order, and also when a start fails
-        await keeper.start()
-        return keeper
+    async def _start(self, stack: AsyncExitStack) -> list["Keeper"]:
+        """Starts those that the orchestrator calls at the same time, then the orchestrator."""
+        keepers = [Keeper(service, self._home, self._environ) for service in SERVICES]
+        for keeper in keepers:
+            stack.push_async_callback(keeper.stop)  # in reverse order; also when a start fails
+        *called, orchestrator = keepers
+        async with asyncio.TaskGroup() as starting:
+            for keeper in called:
+                starting.create_task(keeper.start())
+        await orchestrator.start()
+        return keepers
 
     async def _remove_transient(self) -> None:
         """Deletes the sessions of commands that were killed before they could."""

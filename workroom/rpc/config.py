@@ -69,7 +69,7 @@ def from_env(model: type[Model], prefix: str, environ: Mapping[str, str]) -> Mod
         raw = environ[name]
         if name not in fields and name not in files:
             if not _is_service_link(name, raw):
-                problems.append(_unknown(name, [*fields, *files]))
+                problems.append(_unknown(name, prefix, [*fields, *files]))
         elif raw:
             target = files.get(name, name)
             if name in files and environ.get(target):
@@ -80,12 +80,12 @@ def from_env(model: type[Model], prefix: str, environ: Mapping[str, str]) -> Mod
                 _put(values, fields[target].path, _value(fields[target], text))
             except ValueError as error:
                 problems.append(f"{name}: {error}")
-    if problems:
-        raise ConfigError(problems)
-    try:
-        return model.model_validate(values)
-    except ValidationError as error:
-        raise ConfigError(_refusals(error, prefix)) from None
+    if not problems:
+        try:
+            return model.model_validate(values)
+        except ValidationError as error:
+            problems = _refusals(error, prefix)
+    raise ConfigError(problems)
 
 
 def parse_duration(text: str) -> timedelta:
@@ -146,9 +146,11 @@ def _put(values: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     values[path[-1]] = value
 
 
-def _unknown(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(sorted(known))}"
+def _unknown(name: str, prefix: str, known: list[str]) -> str:
+    endings = [each.removeprefix(prefix) for each in known]
+    near = difflib.get_close_matches(name.removeprefix(prefix), endings, n=1, cutoff=0.5)
+    listed = ", ".join(sorted(known))
+    hint = f"; did you mean {prefix}{near[0]}?" if near else f"; known are {listed}"
     return f"{name}: no such setting{hint}"
 
 

@@ -11,6 +11,13 @@ MESSAGE_BYTES = 4 * 1024 * 1024
 Streams carry chunks of at most 1 MiB, and lists are paged, so that no message comes near.
 """
 
+PENDING_CALLS = 10_000
+"""How many calls may wait for their handler to begin.
+
+The library begins them one after the other, and by itself it cancels calls at random where more
+than 1,000 arrive at once.
+"""
+
 
 @dataclass(frozen=True)
 class Keepalive:
@@ -49,6 +56,14 @@ KEEPALIVE = Keepalive()
 def message_options(limit: int) -> list[Option]:
     """Bounds messages in both directions to `limit` bytes."""
     return [("grpc.max_receive_message_length", limit), ("grpc.max_send_message_length", limit)]
+
+
+def pending_options(limit: int = PENDING_CALLS) -> list[Option]:
+    """For a server: `limit` calls may wait; beyond it some are cancelled, beyond twice it all."""
+    return [
+        ("grpc.server.max_pending_requests", limit),
+        ("grpc.server.max_pending_requests_hard_limit", 2 * limit),
+    ]
 
 
 def _ms(duration: timedelta) -> int:

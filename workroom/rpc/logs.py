@@ -4,6 +4,7 @@ import logging
 import re
 import sys
 from collections.abc import Mapping, MutableMapping
+from functools import lru_cache
 from typing import Any, TextIO
 
 import structlog
@@ -15,7 +16,8 @@ _SECRET_KEY = re.compile(
     r"|api[_-]?key|private[_-]?key|access[_-]?key|encryption[_-]?key)s?($|[_.-](?!id$|name$))",
     re.IGNORECASE,
 )
-_BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{6,}")
+_BEARER = re.compile(r"(?i)\b(bearer|basic) +[A-Za-z0-9._~+/=-]{6,}")
+_PLAIN = frozenset({bool, int, float, type(None)})
 _MAX_DEPTH = 6
 
 
@@ -51,7 +53,9 @@ def redact(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> Mappi
 
     Numbers stay: a count of tokens is no token.
     """
-    return {key: _cleaned(key, value, 0) for key, value in event.items()}
+    return {
+        key: value if key == "exc_info" else _cleaned(key, value, 0) for key, value in event.items()
+    }
 
 
 class _Named:
@@ -99,16 +103,25 @@ def _capture_standard_logging(
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 
+@lru_cache(maxsize=1024)
+def _names_secret(key: str) -> bool:
+    return _SECRET_KEY.search(key) is not None
+
+
 def _cleaned(key: str, value: Any, depth: int) -> Any:
-    if isinstance(value, bool | int | float) or value is None:
+    kind = type(value)
+    if kind in _PLAIN:
         return value
-    if _SECRET_KEY.search(key):
+    if _names_secret(key):
         return REDACTED
-    if isinstance(value, str):
-        return _BEARER.sub(rf"\1 {REDACTED}", value)
-    if depth < _MAX_DEPTH:
+    if kind is not str and depth < _MAX_DEPTH:
         if isinstance(value, Mapping):
             return {name: _cleaned(str(name), item, depth + 1) for name, item in value.items()}
-        if isinstance(value, list | tuple):
+        if isinstance(value, list | tuple | set | frozenset):
             return [_cleaned("", item, depth + 1) for item in value]
-    return value
+    text = value if kind is str else str(value)
+    return _BEARER.sub(_hidden, text) if " " in text else text
+
+
+def _hidden(match: re.Match[str]) -> str:
+    return f"{match[1]} {REDACTED}"

@@ -15,7 +15,14 @@ from workroom.rpc.auth import AuthInterceptor
 from workroom.rpc.drain import Drain
 from workroom.rpc.health import Health, Reflection
 from workroom.rpc.interceptors import CallInterceptor, Calls
-from workroom.rpc.limits import KEEPALIVE, MESSAGE_BYTES, Keepalive, Option, message_options
+from workroom.rpc.limits import (
+    KEEPALIVE,
+    MESSAGE_BYTES,
+    Keepalive,
+    Option,
+    message_options,
+    pending_options,
+)
 from workroom.rpc.listeners import Listener
 from workroom.rpc.signals import until_signalled
 from workroom.rpc.sockets import claimed
@@ -88,7 +95,7 @@ async def serving(
             listener,
             added,
             [CallInterceptor(drain, calls), AuthInterceptor(listener.verifier), *interceptors],
-            [*message_options(message_bytes), *keepalive.server_options()],
+            [*message_options(message_bytes), *keepalive.server_options(), *pending_options()],
         )
         for listener in wanted
     ]

@@ -137,6 +137,9 @@ class Box:
         await self.link.open()
         await self.link.ready()
 
+    def break_connection(self) -> None:
+        self.link._attachment.break_connection()
+
     def memory_kib(self, kind: str = "Pss") -> int:
         """The supervisor's memory."""
         for line in Path(f"/proc/{self.pid}/smaps_rollup").read_text().splitlines():

@@ -216,8 +216,7 @@ async def test_file_request_ends_with_its_connection(box, shared) -> None:
     async with box() as here:
         stream = here.link.read_file(bytes(shared) + b"/big")
         await anext(stream)
-        assert here.link._peer is not None
-        here.link._peer.abort()
+        here.break_connection()
         with pytest.raises(SupervisorAway):
             await whole(stream)
         assert len(await whole(here.link.read_file(bytes(shared) + b"/big"))) == 5_000_000

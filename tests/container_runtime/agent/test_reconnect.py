@@ -82,8 +82,7 @@ async def test_broken_connection_is_made_again_by_the_supervisor(box) -> None:
         exec_id = await here.start("for i in 1 2 3 4 5 6; do echo $i; sleep 0.2; done")
         for _ in range(3):
             await here.spool.until(lambda: here.spool.text(exec_id) != b"")
-            assert here.link._peer is not None
-            here.link._peer.abort()
+            here.break_connection()
             await eventually(lambda: not here.link.connected)
             await here.link.ready()
         assert (await here.spool.wait(exec_id)).code == 0
@@ -92,8 +91,7 @@ async def test_broken_connection_is_made_again_by_the_supervisor(box) -> None:
 
 async def test_calls_wait_for_the_supervisor_to_be_back(box) -> None:
     async with box() as here:
-        assert here.link._peer is not None
-        here.link._peer.abort()
+        here.break_connection()
         assert (await here.run("echo back")).out == b"back\n"
 
 
@@ -145,7 +143,7 @@ async def test_peers_other_than_the_main_process_are_refused(box) -> None:
 async def test_silent_absence_is_an_error_and_not_a_wait_for_ever(box) -> None:
     async with box() as here:
         await here.restart_host()
-        here.link._away_timeout = 0.2
+        here.link._attachment.away_timeout = timedelta(seconds=0.2)
         here.link.expect(here.pid)
         with pytest.raises(SupervisorAway):
             await here.run("true")

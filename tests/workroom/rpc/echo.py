@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -44,9 +44,11 @@ class Caller:
     """The client's side."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
-        self.channel = channel
-        for kind in _KINDS:
-            setattr(self, kind, self._bound(kind))
+        self.channel: Any = channel
+        self.unary_unary = self._bound("unary_unary")
+        self.unary_stream = self._bound("unary_stream")
+        self.stream_unary = self._bound("stream_unary")
+        self.stream_stream = self._bound("stream_stream")
 
     def _bound(self, kind: str) -> Any:
         return getattr(self.channel, kind)(
@@ -57,14 +59,18 @@ class Caller:
 
 
 @asynccontextmanager
-async def echoing(folder: Path, *, channel: dict[str, Any] | None = None, **given: Any):
-    """Serves the behaviours in `given` on a socket in `folder`, and yields a `Caller`."""
+async def echoing(folder: Path, **given: Any) -> AsyncIterator[Caller]:
+    """Serves the behaviours in `given` on a socket in `folder`, and yields a `Caller`.
+
+    `channel` are the settings of its channel; the rest are those of the server.
+    """
+    channel = given.pop("channel", {})
     behaviours = {kind: given.pop(kind) for kind in tuple(given) if kind in _KINDS}
     listener = Listener(f"unix:{folder}/run/echo.sock")
     async with serving(
         [Echo(**behaviours).register], listener, services=[SERVICE], **given
     ) as server:
-        async with open_channel(server.address, **(channel or {})) as opened:
+        async with open_channel(server.address, **channel) as opened:
             yield Caller(opened)
 
 
@@ -77,7 +83,7 @@ async def eventually(condition: Callable[[], Any], limit: float = 5) -> Any:
     return found
 
 
-def text(value: str) -> StringValue:
+def text(value: str | None) -> StringValue:
     return StringValue(value=value)
 
 

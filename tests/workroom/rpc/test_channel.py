@@ -128,13 +128,12 @@ async def test_two_writes_at_once_by_the_client_fail_rather_than_hang(tmp_path):
         await asyncio.Event().wait()
         yield
 
-    async with echoing(tmp_path, stream_stream=ignore) as caller:
+    async with echoing(tmp_path, stream_stream=ignore, grace=timedelta(0)) as caller:
         call = caller.stream_stream()
         await call.initial_metadata()
         with pytest.raises(RemoteError) as caught, translate_errors():
             await asyncio.gather(*[call.write(text("x" * 3_000_000)) for _ in range(8)])
         assert caught.value.code is grpc.StatusCode.INTERNAL
-        call.cancel()
 
 
 def test_addresses_are_read_and_written_back():
@@ -146,9 +145,9 @@ def test_addresses_are_read_and_written_back():
         assert parse_address(given) == parsed
         assert str(parsed) == given
     for given in ("unix:/run/a.sock", "unix:///run/a.sock"):
-        parsed = parse_address(given)
-        assert isinstance(parsed, UnixAddress)
-        assert str(parsed) == "unix:/run/a.sock"
+        socket = parse_address(given)
+        assert isinstance(socket, UnixAddress)
+        assert str(socket) == "unix:/run/a.sock"
 
 
 @pytest.mark.parametrize(

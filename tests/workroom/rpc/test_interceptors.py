@@ -13,6 +13,12 @@ from workroom.rpc.telemetry import current_request_id, current_trace
 PARENT = f"00-{'ab' * 16}-{'cd' * 8}-01"
 
 
+def traceparent():
+    trace = current_trace()
+    assert trace is not None
+    return trace.traceparent
+
+
 class ThingMissing(WorkroomError):
     code = grpc.StatusCode.NOT_FOUND
     reason = "THING_MISSING"
@@ -311,13 +317,13 @@ async def test_abort_by_a_servicer_passes_as_it_is(tmp_path, logged):
 
 async def test_trace_goes_through_two_servers(tmp_path, logged):
     async def inner(request, context):
-        return text(current_trace().traceparent)
+        return text(traceparent())
 
     async with echoing(tmp_path / "inner", unary_unary=inner) as below:
 
         async def outer(request, context):
             answer = await below.unary_unary(text(""), timeout=5)
-            return text(f"{current_trace().traceparent} {answer.value}")
+            return text(f"{traceparent()} {answer.value}")
 
         async with echoing(tmp_path / "outer", unary_unary=outer) as caller:
             answer = await caller.unary_unary(

@@ -1,6 +1,5 @@
 import asyncio
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -8,6 +7,8 @@ import threading
 from datetime import timedelta
 from functools import partial
 from itertools import chain
+from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -71,7 +72,7 @@ async def test_reflection_tells_services_and_files(tmp_path, version):
     listener = Listener(f"unix:{tmp_path}/run/s.sock")
     async with serving([], listener, services=["grpc.health.v1.Health"]) as server:
         async with open_channel(server.address) as channel:
-            call = channel.stream_stream(
+            call: Any = channel.stream_stream(
                 f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
                 request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
                 response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
@@ -92,7 +93,7 @@ async def test_reflection_tells_services_and_files(tmp_path, version):
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "0.0.0.0:7410", "localhost:0", "[::]:0"])
-@pytest.mark.parametrize("tls", [None, ServerTls("cert.pem", "key.pem")])
+@pytest.mark.parametrize("tls", [None, ServerTls(Path("cert.pem"), Path("key.pem"))])
 async def test_tcp_without_token_or_mutual_tls_is_refused(address, tls):
     with pytest.raises(InsecureListener, match="without a token or mutual TLS"):
         async with serving([], Listener(address, tls=tls), services=[]):
@@ -138,7 +139,7 @@ async def test_crashed_task_beside_the_server_stops_it(tmp_path):
 
 
 async def test_server_that_ends_by_itself_surfaces(tmp_path):
-    servers = []
+    servers: list[grpc.aio.Server] = []
     listener = Listener(f"unix:{tmp_path}/run/s.sock")
     with pytest.raises(ExceptionGroup) as caught:
         async with serving([servers.append], listener, services=[]):
@@ -159,9 +160,16 @@ async def test_message_limit_is_4_mib_and_can_be_set(tmp_path):
         assert (await caller.unary_unary(big, timeout=5)) == big
 
 
+async def test_burst_of_calls_loses_none(tmp_path):
+    async with echoing(tmp_path, unary_unary=returning) as caller:
+        calls = [caller.unary_unary(text(str(number)), timeout=20) for number in range(2500)]
+        answers = await asyncio.gather(*calls)
+    assert [answer.value for answer in answers] == [str(number) for number in range(2500)]
+
+
 async def test_idle_connection_is_not_sent_away_for_its_pings(tmp_path, capfd):
     fast = Keepalive(interval=timedelta(milliseconds=50), timeout=timedelta(seconds=5))
-    messages = asyncio.Queue(1)
+    messages: asyncio.Queue[Any] = asyncio.Queue(1)
 
     async def behaviour(request, context):
         yield text("first")
@@ -338,11 +346,11 @@ asyncio.run(main(sys.argv[1]))
 
 @pytest.fixture
 def spawned(tmp_path):
-    processes = []
+    processes: list[Any] = []
 
     def spawn(grace):
         path = tmp_path / "run" / "s.sock"
-        process = subprocess.Popen(
+        process: Any = subprocess.Popen(
             [sys.executable, "-c", SERVER, str(path), str(grace)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -391,7 +399,3 @@ async def test_socket_of_a_killed_server_is_taken_over(spawned, tmp_path):
     again.send_signal(signal.SIGTERM)
     assert await asyncio.to_thread(again.wait, 10) == 0
     assert not list(path.parent.iterdir())
-
-
-def test_no_environment_is_needed():
-    assert "GRPC_VERBOSITY" not in os.environ

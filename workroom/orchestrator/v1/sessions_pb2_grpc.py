@@ -125,6 +125,8 @@ class SessionServiceServicer(object):
         NOT_FOUND          a file of the environment does not exist (FILE_NOT_FOUND)
         ALREADY_EXISTS     the `request_id` was used with another request (REQUEST_ID_REUSED)
         PERMISSION_DENIED  the caller may not name a model endpoint (ENDPOINT_NOT_ALLOWED)
+        FAILED_PRECONDITION  neither the session nor the deployment names a model provider
+        (MODEL_NOT_CONFIGURED)
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -52,6 +52,8 @@ class SessionServiceStub:
       NOT_FOUND          a file of the environment does not exist (FILE_NOT_FOUND)
       ALREADY_EXISTS     the `request_id` was used with another request (REQUEST_ID_REUSED)
       PERMISSION_DENIED  the caller may not name a model endpoint (ENDPOINT_NOT_ALLOWED)
+      FAILED_PRECONDITION  neither the session nor the deployment names a model provider
+                         (MODEL_NOT_CONFIGURED)
     """
     GetSession: _grpc.UnaryUnaryMultiCallable[_sessions_pb2.GetSessionRequest, _sessions_pb2.GetSessionResponse]
     """Returns one session.
@@ -158,6 +160,8 @@ class SessionServiceAsyncStub(SessionServiceStub):
       NOT_FOUND          a file of the environment does not exist (FILE_NOT_FOUND)
       ALREADY_EXISTS     the `request_id` was used with another request (REQUEST_ID_REUSED)
       PERMISSION_DENIED  the caller may not name a model endpoint (ENDPOINT_NOT_ALLOWED)
+      FAILED_PRECONDITION  neither the session nor the deployment names a model provider
+                         (MODEL_NOT_CONFIGURED)
     """
     GetSession: _aio.UnaryUnaryMultiCallable[_sessions_pb2.GetSessionRequest, _sessions_pb2.GetSessionResponse]  # type: ignore[assignment]
     """Returns one session.
@@ -267,6 +271,8 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
           NOT_FOUND          a file of the environment does not exist (FILE_NOT_FOUND)
           ALREADY_EXISTS     the `request_id` was used with another request (REQUEST_ID_REUSED)
           PERMISSION_DENIED  the caller may not name a model endpoint (ENDPOINT_NOT_ALLOWED)
+          FAILED_PRECONDITION  neither the session nor the deployment names a model provider
+                             (MODEL_NOT_CONFIGURED)
         """
 
     @_abc_1.abstractmethod

@@ -1,0 +1,84 @@
+"""One writer, many waiters: what is together in a transaction, and what a failure takes with it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection, create_engine, text
+
+from orchestrator.store.database import Database
+from orchestrator.store.migrations import migrate
+from orchestrator.store.tables import metadata
+
+
+@pytest.fixture
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
+    async with Database(tmp_path / "db" / "test.sqlite") as database:
+        await database.write(
+            lambda c: c.execute(text("create table t (n integer unique)")).rowcount
+        )
+        yield database
+
+
+def insert(number: int):
+    def operation(connection: Connection) -> int:
+        connection.execute(text("insert into t values (:n)"), {"n": number})
+        return number
+
+    return operation
+
+
+async def numbers(database: Database) -> list[int]:
+    return await database.read(
+        lambda c: list(c.execute(text("select n from t order by n")).scalars())
+    )
+
+
+async def test_writes_are_told_in_the_order_of_their_commits(database: Database):
+    told: list[int] = []
+    results = await asyncio.gather(*(database.write(insert(n), told.append) for n in range(500)))
+    assert results == told == list(range(500))
+    assert await numbers(database) == told
+
+
+async def test_a_write_that_fails_takes_no_other_with_it(database: Database):
+    told: list[int] = []
+    writes = [database.write(insert(n), told.append) for n in (1, 2, 2, 3)]
+    results = await asyncio.gather(*writes, return_exceptions=True)
+    assert [result for result in results if not isinstance(result, BaseException)] == [1, 2, 3]
+    assert isinstance(results[2], Exception)
+    assert told == await numbers(database) == [1, 2, 3]
+
+
+async def test_a_caller_that_is_cancelled_does_not_undo_its_write(database: Database):
+    told: list[int] = []
+    database.write(insert(1), told.append).cancel()
+    await database.write(insert(2))
+    assert told == [1]
+    assert await numbers(database) == [1, 2]
+
+
+async def test_what_is_written_is_there_after_closing(tmp_path: Path):
+    async with Database(tmp_path / "x.sqlite") as database:
+        await database.write(lambda c: c.execute(text("create table t (n integer)")).rowcount)
+        pending = [database.write(insert(n)) for n in range(50)]
+    await asyncio.gather(*pending)
+    async with Database(tmp_path / "x.sqlite") as database:
+        assert await numbers(database) == list(range(50))
+
+
+def test_the_migrations_make_the_tables(tmp_path: Path):
+    engine = create_engine(f"sqlite:///{tmp_path}/m.sqlite")
+    migrate(engine)
+    migrate(engine)
+    with engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+        assert connection.execute(text("select count(*) from alembic_version")).scalar() == 1
+    engine.dispose()
+
+
+def test_every_table_says_which_project_its_rows_belong_to():
+    assert all("project_id" in table.c for table in metadata.tables.values())
