@@ -1,26 +1,26 @@
 """Runs every benchmark module and writes `benchmarks/out/latest.json`.
 
-`python -m benchmarks [MODULE…]`. A module has `def run() -> list[Result]`.
+`python -m benchmarks [MODULE…]`. A module that measures has `def run() -> list[Result]`; each runs
+in a process of its own, one after another.
 """
 
-import importlib
+import multiprocessing
 import pkgutil
 import sys
+from concurrent.futures import ProcessPoolExecutor
 
 import benchmarks
-from benchmarks.results import Result, write
-
-_NOT_MEASURING = {"__main__", "results"}
+from benchmarks.results import Result, measured, write
 
 
 def main(wanted: list[str]) -> None:
     """Measures what is named, or everything."""
-    names = [module.name for module in pkgutil.iter_modules(benchmarks.__path__)]
+    names = {module.name for module in pkgutil.iter_modules(benchmarks.__path__)} - {"__main__"}
     results: list[Result] = []
-    for name in sorted(set(wanted or names) - _NOT_MEASURING):
-        module = importlib.import_module(f"benchmarks.{name}")
-        if hasattr(module, "run"):
-            results += module.run()
+    fresh = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=fresh, max_tasks_per_child=1) as processes:
+        for found in processes.map(measured, sorted(names.intersection(wanted or names))):
+            results += found
     write(results)
 
 

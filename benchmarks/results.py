@@ -1,5 +1,6 @@
 """Owns the form of a measurement and where all of them are written."""
 
+import importlib
 import json
 import statistics
 from collections.abc import Iterable, Sequence
@@ -23,6 +24,13 @@ class Result:
     def ratio(self) -> float | None:
         """How many times the yardstick's value this one is."""
         return self.value / self.versus_value if self.versus_value else None
+
+
+def measured(name: str) -> list[Result]:
+    """What the module called `name` measures; nothing, if it does not."""
+    module = importlib.import_module(f"benchmarks.{name}")
+    found: list[Result] = module.run() if hasattr(module, "run") else []
+    return found
 
 
 def median_ms(spans: Sequence[float]) -> float:
