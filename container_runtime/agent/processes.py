@@ -73,6 +73,11 @@ def _groups() -> list[tuple[int, list[bytes]]]:
     return found
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether somebody has stopped a process."""
+    return b"\nState:\tT" in _read(b"/proc/%d/status" % pid)
+
+
 def _is_dead(status: bytes) -> bool:
     """A zombie whose last thread is gone (one with live threads only looks like a zombie)."""
     at = status.find(b"\nState:\t")

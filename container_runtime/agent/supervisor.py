@@ -11,7 +11,7 @@ from .connection import Connection
 from .execution import Execution, Owner, discard
 from .files import Files
 from .lean import deque
-from .processes import SIGCONT, SIGKILL, OutOfMemoryKills, Tags, TreeKill, send, tagged
+from .processes import SIGKILL, OutOfMemoryKills, Tags, TreeKill, is_stopped, send, tagged
 from .spawning import SpawnThread, StartFailed
 from .streams import Held
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MAX_HELD_PIPES = 256
 MAX_REMEMBERED = 1024
-STUCK_START_SECONDS = 2.0
+STUCK_START_SECONDS = 0.5
 MEMORY_LOOK_SECONDS = 5.0
 """How often kernel out-of-memory kills are counted, so that starts need not read the count."""
 
@@ -318,8 +318,7 @@ class Supervisor(Owner):
         starting = [e for e in self._executions.values() if e.state == wire.STARTING]
         for execution in starting:
             for pid in tagged(execution.tag):
-                if pid not in self._by_pid:
-                    send(pid, SIGCONT)
+                if pid not in self._by_pid and is_stopped(pid):
                     send(pid, SIGKILL)
 
     def _watch_starts(self) -> None:

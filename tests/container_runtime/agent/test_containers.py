@@ -8,6 +8,7 @@ import tarfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -191,12 +192,16 @@ async def test_everything_dies_across_users_without_more_capabilities(bundle, tm
             exec_id = await here.start(
                 "setsid sleep 80 & (sleep 80 &); echo up; sleep 80", root=root
             )
-            await here.spool.until(lambda exec_id=exec_id: here.spool.text(exec_id) == b"up\n")
+            await here.spool.until(partial(_is_up, here.spool, exec_id))
             await here.link.cancel(exec_id, timedelta(0))
             assert (await here.spool.wait(exec_id)).ending is Ending.CANCELLED
         mixed = "setpriv --reuid 1000 --clear-groups setsid sleep 80 & sleep 0.3"
         assert (await here.run(mixed, root=True)).outcome.code == 0
         await eventually(lambda: _inside(here.pid) == 1)
+
+
+def _is_up(spool: Spool, exec_id: str) -> bool:
+    return spool.text(exec_id) == b"up\n"
 
 
 def _inside(pid: int) -> int:

@@ -17,7 +17,7 @@ from container_runtime.link import (
     FileMissing,
     SupervisorAway,
 )
-from container_runtime.model import FileKind
+from container_runtime.model import FileInfo, FileKind
 
 
 async def chunks_of(*parts: bytes) -> AsyncIterator[bytes]:
@@ -29,7 +29,7 @@ async def whole(stream: AsyncIterator[bytes]) -> bytes:
     return b"".join([chunk async for chunk in stream])
 
 
-def names(entries: Iterable) -> list[bytes]:
+def names(entries: Iterable[FileInfo]) -> list[bytes]:
     return [entry.path for entry in entries]
 
 

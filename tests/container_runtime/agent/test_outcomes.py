@@ -4,6 +4,7 @@ import asyncio
 import signal
 import time
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -189,7 +190,7 @@ async def test_same_id_joins_instead_of_running_twice(box, shared) -> None:
 
 async def test_specifications_out_of_bounds_name_the_field(box) -> None:
     async with box() as here:
-        for field, how in {
+        wrong: dict[str, dict[str, Any]] = {
             "exec_id": {"exec_id": "_own", "argv": (b"true",)},
             "argv": {"argv": ()},
             "cwd": {"argv": (b"true",), "cwd": b"relative"},
@@ -197,7 +198,8 @@ async def test_specifications_out_of_bounds_name_the_field(box) -> None:
             "grace": {"argv": (b"true",), "grace": timedelta(seconds=61)},
             "env": {"argv": (b"true",), "env": {b"A=B": b""}},
             "script": {"script": b"#" * 900_001},
-        }.items():
+        }
+        for field, how in wrong.items():
             with pytest.raises(InvalidField) as caught:
                 await here.link.start(here.spec(**how))
             assert caught.value.field == field

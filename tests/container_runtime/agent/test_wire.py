@@ -60,7 +60,7 @@ def test_malformed_frames_are_refused(data: bytes) -> None:
 
 
 def test_values_come_back_as_they_were() -> None:
-    values = [0, -1, 2**63 - 1, b"", b"\0\xff", [b"a", [1, [2]]]]
+    values: list[wire.Value] = [0, -1, 2**63 - 1, b"", b"\0\xff", [b"a", [1, [2]]]]
     assert wire.unpack(wire.pack(values)) == values
 
 
