@@ -1,6 +1,7 @@
 """Translates `FileService`."""
 
 import posixpath
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -95,7 +96,7 @@ class FileServicer(rpc.FileServiceServicer):
             link = self._link(opening.container_id)
             info = await link.write_file(
                 path,
-                _data(request_iterator),
+                _data(request_iterator, context),
                 mode=DEFAULT_MODE if mode is None else mode,
                 make_parents=opening.make_parents,
                 root=opening.as_root,
@@ -146,7 +147,10 @@ def _check_offset(offset: int, size: int) -> None:
         )
 
 
-async def _data(messages: AsyncIterator[pb.WriteFileRequest]) -> AsyncIterator[bytes]:
+async def _data(
+    messages: AsyncIterator[pb.WriteFileRequest], context: Context
+) -> AsyncIterator[bytes]:
+    """The content, whole: a caller whose connection broke must not count as one who was done."""
     async for message in messages:
         if message.WhichOneof("part") != "data":
             raise InvalidField("open", "only the first message may carry it")
@@ -154,3 +158,7 @@ async def _data(messages: AsyncIterator[pb.WriteFileRequest]) -> AsyncIterator[b
             raise InvalidField("data", f"at most {WRITE_BYTES} bytes are allowed in a message")
         if message.data:
             yield message.data
+    # The library ends both in the same way. Only an answer tells: none can be sent to the dead.
+    await context.send_initial_metadata(())
+    if context.cancelled():
+        raise asyncio.CancelledError
