@@ -56,7 +56,9 @@ class ContainerServiceStub:
       ALREADY_EXISTS       the `request_id` was used with another request (REQUEST_ID_REUSED)
       RESOURCE_EXHAUSTED   the node holds as many containers as it may, or its disk is nearly
                            full (NODE_FULL, DISK_FULL); try again after the delay in RetryInfo
-      FAILED_PRECONDITION  the container came up but its supervisor did not (SUPERVISOR_FAILED)
+      FAILED_PRECONDITION  the container came up but its supervisor did not (SUPERVISOR_FAILED),
+                           it was deleted meanwhile (CONTAINER_NOT_ACTIVE), or the container
+                           engine will not make it (ENGINE_REFUSED)
       UNAVAILABLE          the container engine does not answer (ENGINE_UNAVAILABLE)
     """
     GetContainer: _grpc.UnaryUnaryMultiCallable[_containers_pb2.GetContainerRequest, _containers_pb2.GetContainerResponse]
@@ -110,7 +112,9 @@ class ContainerServiceAsyncStub(ContainerServiceStub):
       ALREADY_EXISTS       the `request_id` was used with another request (REQUEST_ID_REUSED)
       RESOURCE_EXHAUSTED   the node holds as many containers as it may, or its disk is nearly
                            full (NODE_FULL, DISK_FULL); try again after the delay in RetryInfo
-      FAILED_PRECONDITION  the container came up but its supervisor did not (SUPERVISOR_FAILED)
+      FAILED_PRECONDITION  the container came up but its supervisor did not (SUPERVISOR_FAILED),
+                           it was deleted meanwhile (CONTAINER_NOT_ACTIVE), or the container
+                           engine will not make it (ENGINE_REFUSED)
       UNAVAILABLE          the container engine does not answer (ENGINE_UNAVAILABLE)
     """
     GetContainer: _aio.UnaryUnaryMultiCallable[_containers_pb2.GetContainerRequest, _containers_pb2.GetContainerResponse]  # type: ignore[assignment]
@@ -167,7 +171,9 @@ class ContainerServiceServicer(metaclass=_abc_1.ABCMeta):
           ALREADY_EXISTS       the `request_id` was used with another request (REQUEST_ID_REUSED)
           RESOURCE_EXHAUSTED   the node holds as many containers as it may, or its disk is nearly
                                full (NODE_FULL, DISK_FULL); try again after the delay in RetryInfo
-          FAILED_PRECONDITION  the container came up but its supervisor did not (SUPERVISOR_FAILED)
+          FAILED_PRECONDITION  the container came up but its supervisor did not (SUPERVISOR_FAILED),
+                               it was deleted meanwhile (CONTAINER_NOT_ACTIVE), or the container
+                               engine will not make it (ENGINE_REFUSED)
           UNAVAILABLE          the container engine does not answer (ENGINE_UNAVAILABLE)
         """
 

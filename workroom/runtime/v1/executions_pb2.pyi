@@ -134,7 +134,9 @@ class Argv(_message.Message):
     ARGS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def args(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The program, then its arguments: 1 to 1,024, each up to 128 KiB, 1 MiB together, without NUL."""
+        """The program, then its arguments: 1 to 1,024, each up to 131,071 bytes (the kernel's bound),
+        1 MiB together, without NUL.
+        """
 
     def __init__(
         self,
@@ -192,7 +194,10 @@ class Spool(_message.Message):
         POLICY_KEEP_ENDS: Spool._Policy.ValueType  # 1
         """The first and the last half stay; what lies between is a gap, reported as such."""
         POLICY_BLOCK: Spool._Policy.ValueType  # 2
-        """The command waits until a watcher has read on; nothing is lost."""
+        """The command waits until a watcher, or `ReadOutput`, has read on; nothing is lost. Half of
+        the spool stays behind the slowest watcher, for one that comes back by offset. A command
+        that is cancelled or has timed out does not wait any more.
+        """
 
     class Policy(_Policy, metaclass=_PolicyEnumTypeWrapper):
         """What happens when a stream has filled its spool."""
@@ -202,7 +207,10 @@ class Spool(_message.Message):
     POLICY_KEEP_ENDS: Spool.Policy.ValueType  # 1
     """The first and the last half stay; what lies between is a gap, reported as such."""
     POLICY_BLOCK: Spool.Policy.ValueType  # 2
-    """The command waits until a watcher has read on; nothing is lost."""
+    """The command waits until a watcher, or `ReadOutput`, has read on; nothing is lost. Half of
+    the spool stays behind the slowest watcher, for one that comes back by offset. A command
+    that is cancelled or has timed out does not wait any more.
+    """
 
     BYTES_PER_STREAM_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
