@@ -163,7 +163,7 @@ LABEL {name}={value}
 COPY machine/ /machine/
 {step}
 FROM scratch AS {target}
-LABEL {name}={value}
+LABEL {name}={value} workroom.stage=test
 COPY --from=python-packages /etc/hostname /
 """
 
