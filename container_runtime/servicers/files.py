@@ -1,7 +1,7 @@
 """Translates `FileService`."""
 
-import posixpath
 import asyncio
+import posixpath
 from collections.abc import AsyncIterator
 from dataclasses import replace
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
@@ -201,7 +202,7 @@ def new_home() -> Iterator[Home]:
 async def node_on(home: Home, engine: Engine, clock=now, **settings) -> AsyncIterator[Node]:
     """A runtime on `home`, served."""
     bundle = await asyncio.to_thread(collected)
-    defaults = {"node_id": "node-under-test", "min_free_bytes": 0}
+    defaults: dict[str, Any] = {"node_id": "node-under-test", "min_free_bytes": 0}
     config = Config(**(defaults | settings))
     drain = Drain()
     address = f"unix:{home.run}/{secrets.token_hex(4)}.sock"
