@@ -83,7 +83,8 @@ class DockerEngine:
         found = await self._image(reference)
         if found is None and reference.startswith(OWN_PREFIX):
             raise ImageNotFound(
-                f"image {name} is not on this node; build it with `workroom image build {name}`",
+                f"image {name} is not on this node; of those without a slash Workroom builds "
+                "`base` and `full` (`python -m container_runtime.setup image full`)",
                 image=name,
             )
         if found is None:
