@@ -16,6 +16,7 @@ from aiodocker.exceptions import DockerError
 
 from container_runtime.engine import ContainerDied, ContainerSpec, EngineContainer, Image
 from container_runtime.errors import (
+    ContainerGone,
     EngineRefused,
     EngineUnavailable,
     HostUnsuitable,
@@ -38,6 +39,7 @@ RESOLVER = "198.18.0.1"
 HOSTNAME = "workroom"
 RETRY_AFTER = timedelta(seconds=2)
 
+_ARCHIVE_CHUNK = 256 * 1024
 _UNREACHABLE = 900  # aiodocker's own number for an engine that it could not connect to
 _SOCKETS = (Path("/run/docker.sock"), Path("/var/run/docker.sock"))
 
@@ -119,6 +121,33 @@ class DockerEngine:
             image=reference,
         )
 
+    async def image_directory(
+        self, image: Image, path: str, labels: Mapping[str, str], into: Path
+    ) -> bool:
+        """A directory of an image, by way of a container that never runs."""
+        config = {"Image": image.reference, "Entrypoint": ["/none"], "Labels": dict(labels)}
+        async with _bounded("create"):
+            made = await self._calls.containers.create({**config, "NetworkDisabled": True})
+        try:
+            async with _bounded("read image"):
+                return await self._save_archive(made.id, path, into)
+        finally:
+            await self.remove(str(made.id))
+
+    async def _save_archive(self, engine_id: str, path: str, into: Path) -> bool:
+        try:
+            async with self._streams._query(
+                f"containers/{engine_id}/archive", params={"path": path}, timeout=None
+            ) as response:
+                with open(into, "wb") as file:
+                    async for chunk in response.content.iter_chunked(_ARCHIVE_CHUNK):
+                        await asyncio.to_thread(file.write, chunk)
+        except DockerError as error:
+            if error.status == 404:
+                return False
+            raise
+        return True
+
     async def create(self, spec: ContainerSpec) -> str:
         """Make a container that does not run yet."""
         async with _bounded("create"):
@@ -169,6 +198,15 @@ class DockerEngine:
                     "BindOptions": {"Propagation": "rprivate"},
                 }
                 for mount in spec.mounts
+            ]
+            + [
+                {
+                    "Type": "bind",
+                    "Source": str(volume.source),
+                    "Target": volume.target,
+                    "BindOptions": {"Propagation": "rprivate"},
+                }
+                for volume in spec.volumes
             ],
             "LogConfig": {"Type": "none"},
             "RestartPolicy": {"Name": "no"},
@@ -182,6 +220,19 @@ class DockerEngine:
         """Run the main process."""
         async with _bounded("start"):
             await self._calls.containers.container(engine_id).start()
+
+    async def stop(self, engine_id: str) -> None:
+        """Kill the main process and wait for that."""
+        async with _bounded("stop"):
+            try:
+                await self._calls.containers.container(engine_id).stop(t=0)
+            except DockerError as error:
+                if error.status == 404:
+                    raise ContainerGone(
+                        "the container engine does not have the container any more"
+                    ) from error
+                if error.status != 304:
+                    raise
 
     async def inspect(self, engine_id: str) -> EngineContainer | None:
         """What a container is now."""
@@ -312,7 +363,13 @@ def _container(found: Mapping[str, Any]) -> EngineContainer:
         running=running,
         pid=int(state.get("Pid") or 0),
         problem="" if running else _problem(state.get("ExitCode"), killed=killed),
+        layer=_layer(found.get("GraphDriver") or {}),
     )
+
+
+def _layer(driver: Mapping[str, Any]) -> Path | None:
+    upper = (driver.get("Data") or {}).get("UpperDir")
+    return Path(upper) if upper else None
 
 
 def _problem(code: object, *, killed: bool) -> str:
