@@ -69,6 +69,9 @@ class Engine(Protocol):
     """The verbs. Each is bounded in time and raises `EngineUnavailable` when the engine does not
     answer within it, `EngineRefused` when it will not."""
 
+    async def answers(self) -> bool:
+        """Whether the engine takes calls now. Raises nothing."""
+
     async def image(self, name: str, pull_timeout: timedelta) -> Image:
         """The image called `name`, pulled when the node lacks it. Raises `ImageNotFound`."""
 

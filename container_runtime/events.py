@@ -5,7 +5,6 @@ Knows neither containers as they live nor the transport.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -85,9 +84,7 @@ class Events:
     ) -> None:
         """Remember an event, and then tell watchers."""
         async with self._turn:
-            event = ContainerEvent(
-                self._last + 1, when, container_id, project_id, kind, message
-            )
+            event = ContainerEvent(self._last + 1, when, container_id, project_id, kind, message)
             gone = event.sequence - (self._kept.maxlen or 0)
             await self._store.in_transaction(lambda connection: _save(connection, event, gone))
             self._kept.append(event)
@@ -95,21 +92,17 @@ class Events:
             self._news.set()
             self._news = asyncio.Event()
 
-    async def watch(self, after: int) -> AsyncIterator[ContainerEvent]:
-        """All events behind number `after`, and then those to come, for ever. Raises
-        `EventsGone` when some of them are not kept any more."""
+    async def next(self, after: int) -> ContainerEvent:
+        """The event behind number `after`, when it comes; behind 0, the oldest that is kept.
+        Raises `EventsGone` when it is not kept any more, or `after` is past the newest."""
         if after > self._last:
             raise self._gone(after)
-        while True:
-            news = self._news
-            while after < self._last:
-                first = self._kept[0].sequence
-                if after + 1 < first:
-                    raise self._gone(after)
-                event = self._kept[after + 1 - first]
-                after = event.sequence
-                yield event
-            await news.wait()
+        while after == self._last:
+            await self._news.wait()
+        first = self._kept[0].sequence
+        if after and after + 1 < first:
+            raise self._gone(after)
+        return self._kept[max(after + 1 - first, 0)]
 
     def _gone(self, after: int) -> EventsGone:
         first = self._kept[0].sequence if self._kept else self._last + 1

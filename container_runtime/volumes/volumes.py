@@ -11,7 +11,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -70,7 +69,7 @@ class Volumes:
         """Volumes below `directory`; tries first whether one can be mounted here at all. With a
         `problem` none is tried, and containers have no volumes."""
         # The kernel's table of mounts has real paths.
-        volumes = cls(directory.resolve(), problem)
+        volumes = cls(await asyncio.to_thread(directory.resolve), problem)
         if not problem:
             volumes.problem = await _in_thread(lambda: volumes._try())
         return volumes
@@ -140,8 +139,8 @@ class Volumes:
 
     def _unmount(self, volume_id: str) -> None:
         target = self._mounts / volume_id
-        kernel.unmount(target)
-        with suppress(FileNotFoundError):
+        if target.exists():
+            kernel.unmount(target)
             target.rmdir()
 
     async def remove(self, volume_id: str) -> None:
