@@ -21,6 +21,7 @@ from container_runtime.errors import (
 from container_runtime.executions import Executions
 from container_runtime.link import Link
 from container_runtime.losses import Losses
+from container_runtime.model import LostReason
 from container_runtime.pool import Pool, new_id
 from container_runtime.records import LIVE, ContainerRecord, ContainerRequest, ContainerState
 from container_runtime.suspension import Suspension
@@ -320,6 +321,9 @@ class Containers:
                 container.become(ContainerState.DELETING)
                 await self._maker.save(container)
             self._executions.detach(container.id)
+            self._executions.explain(
+                container.id, LostReason.DELETED, why or "the container was deleted"
+            )
             await self._maker.take_apart(container, why)
             self._discard(container)
             log.info("container deleted", container_id=container.id)

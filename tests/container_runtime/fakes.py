@@ -8,6 +8,7 @@ import secrets
 import shlex
 import shutil
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -87,7 +88,7 @@ class FakeEngine:
         if container is None:
             raise ContainerGone("there is no such container")
         if container.process is not None and not container.ended.is_set():
-            os.kill(container.pid or container.process.pid, 9)
+            _kill(container.pid or container.process.pid)
             await container.ended.wait()
 
     async def inspect(self, engine_id: str) -> EngineContainer | None:
@@ -110,7 +111,7 @@ class FakeEngine:
         if container is None:
             return
         if container.process is not None and not container.ended.is_set():
-            os.kill(container.pid or container.process.pid, 9)
+            _kill(container.pid or container.process.pid)
             await container.ended.wait()
         shutil.rmtree(container.root, ignore_errors=True)
 
@@ -119,6 +120,11 @@ class FakeEngine:
         self._deaths.append(queue)
         while True:
             yield ContainerDied(await queue.get(), "its main process ended with status 137")
+
+
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, 9)
 
 
 async def _only_child(pid: int) -> int:
@@ -139,7 +145,7 @@ def _setup(root: Path, spec: ContainerSpec) -> str:
         "printf 'root:x:0:0::/root:/bin/sh\\n' > etc/passwd && ip link set lo up || true",
     ]
     lines += [
-        f"if [ -L /{name} ]; then cp -nP /{name} {name}; "
+        f"if [ -L /{name} ]; then cp -PT --remove-destination /{name} {name}; "
         f"elif [ -d /{name} ]; then mkdir -p {name} && mount --bind -o ro /{name} {name}; fi"
         for name in ("usr", "bin", "sbin", "lib", "lib64")
     ]

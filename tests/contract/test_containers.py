@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from container_runtime.installation import CONTAINER_LABEL
-from container_runtime.runtime import now
+from tests.container_runtime.clocks import ClockAhead
 from tests.container_runtime.node import details, node_on, reason, seconds, until
 from workroom.runtime.v1 import containers_pb2 as cpb
 from workroom.runtime.v1 import executions_pb2 as epb
@@ -201,13 +201,3 @@ async def test_a_restarted_runtime_removes_orphans_and_fails_the_dead(home, engi
         assert found.state == cpb.Container.STATE_FAILED
         lost = await node.calls.execution(running.id)
         assert lost.outcome.WhichOneof("kind") == "container_lost"
-
-
-class ClockAhead:
-    """A clock that can be moved on."""
-
-    def __init__(self) -> None:
-        self.ahead = 0.0
-
-    def now(self):
-        return now() + timedelta(seconds=self.ahead)
