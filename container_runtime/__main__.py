@@ -30,7 +30,7 @@ SERVICES = (
 def registrations(runtime: Runtime, drain: Drain) -> list[Register]:
     """Adds every service to a server."""
     return [
-        ContainerServicer(runtime).register,
+        ContainerServicer(runtime, drain).register,
         ExecutionServicer(runtime, drain).register,
         FileServicer(runtime).register,
     ]

@@ -19,9 +19,11 @@ from google.protobuf.duration_pb2 import Duration
 
 from container_runtime.__main__ import SERVICES, registrations
 from container_runtime.config import Config
+from container_runtime.docker import DockerEngine
 from container_runtime.engine import Engine
 from container_runtime.interpreter import Bundle, collect
 from container_runtime.runtime import Runtime, now, running
+from container_runtime.volumes import kernel
 from workroom.paths import Home
 from workroom.rpc.channel import open_channel
 from workroom.rpc.drain import Drain
@@ -195,6 +197,9 @@ def new_home() -> Iterator[Home]:
     try:
         yield home
     finally:
+        for mounted in kernel.mounts():
+            if root in mounted.target.parents:
+                kernel.unmount(mounted.target)
         shutil.rmtree(root)
 
 
@@ -202,7 +207,11 @@ def new_home() -> Iterator[Home]:
 async def node_on(home: Home, engine: Engine, clock=now, **settings) -> AsyncIterator[Node]:
     """A runtime on `home`, served."""
     bundle = await asyncio.to_thread(collected)
-    defaults: dict[str, Any] = {"node_id": "node-under-test", "min_free_bytes": 0}
+    defaults: dict[str, Any] = {
+        "node_id": "node-under-test",
+        "min_free_bytes": 0,
+        "bound_disks": isinstance(engine, DockerEngine),
+    }
     config = Config(**(defaults | settings))
     drain = Drain()
     address = f"unix:{home.run}/{secrets.token_hex(4)}.sock"
