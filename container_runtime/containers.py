@@ -64,6 +64,9 @@ class Containers:
 
     def _discard(self, container: Container) -> None:
         self._all.pop(container.id, None)
+        self._forget_request(container)
+
+    def _forget_request(self, container: Container) -> None:
         request_id = container.record.request.request_id
         if self._by_request.get(request_id) is container:
             del self._by_request[request_id]
@@ -133,15 +136,26 @@ class Containers:
                 container, lambda: self.touch(container), lambda: self.lost(container)
             )
         except Exception as error:
-            self._discard(container)
+            await self._undo(container)
             return error
         except BaseException:
-            self._discard(container)
+            await self._undo(container)
             raise
         finally:
             container.making = None
         log.info("container created", container_id=container.id)
         return None
+
+    async def _undo(self, container: Container) -> None:
+        container.become(ContainerState.DELETING)
+        self._forget_request(container)
+        try:
+            await self._maker.take_apart(container)
+        except Exception:
+            # It is tried again as time passes, and when the runtime starts.
+            log.exception("container left behind for now", container_id=container.id)
+        else:
+            self._discard(container)
 
     # Finding
 
@@ -203,6 +217,7 @@ class Containers:
                 await asyncio.wait([container.making])
                 if container.id not in self._all:
                     return None
+            self._forget_request(container)
             if container.state is not ContainerState.DELETING:
                 container.become(ContainerState.DELETING)
                 await self._maker.save(container)

@@ -5,8 +5,6 @@ import shutil
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 
-import structlog
-
 from container_runtime.container import Container
 from container_runtime.engine import ContainerSpec, Engine
 from container_runtime.errors import SupervisorFailed
@@ -18,8 +16,6 @@ from container_runtime.link import ContainerLost, Link, SupervisorAway
 from container_runtime.records import ContainerState
 from container_runtime.store import Store
 from workroom.errors import WorkroomError
-
-log = structlog.get_logger(__name__)
 
 PULL_LIMIT = timedelta(minutes=5)
 PROBLEM_LIMIT = timedelta(seconds=2)
@@ -62,16 +58,7 @@ class Maker:
     async def make(
         self, container: Container, touch: Callable[[], None], on_lost: Callable[[], None]
     ) -> None:
-        """Make a container, up to where commands can run. When that fails, nothing is left."""
-        try:
-            await self._make(container, touch, on_lost)
-        except BaseException:
-            await self._undo(container)
-            raise
-
-    async def _make(
-        self, container: Container, touch: Callable[[], None], on_lost: Callable[[], None]
-    ) -> None:
+        """Make a container, up to where commands can run. When that fails, `take_apart` it."""
         await self.save(container)
         request = container.record.request
         image = await self._engine.image(request.image, PULL_LIMIT)
@@ -147,13 +134,6 @@ class Maker:
         record = container.record
         await self._store.put_container(record)
         container.saved = record
-
-    async def _undo(self, container: Container) -> None:
-        try:
-            await self.take_apart(container)
-        except WorkroomError:
-            # It carries our label and nobody owns it: the next start of the runtime removes it.
-            log.exception("container left behind", container_id=container.id)
 
     async def take_apart(self, container: Container) -> None:
         """Remove all there is of a container. Safe to repeat. Raises `EngineUnavailable`."""

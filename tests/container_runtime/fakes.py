@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from container_runtime.engine import ContainerDied, ContainerSpec, EngineContainer, Image
-from container_runtime.errors import EngineRefused, ImageNotFound
+from container_runtime.errors import EngineRefused, EngineUnavailable, ImageNotFound
 
 ENVIRONMENT = {b"PATH": b"/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", b"LANG": b"C.UTF-8"}
 
@@ -28,7 +28,8 @@ class FakeContainer:
 
 
 class FakeEngine:
-    """An `Engine`. `refuse_start` makes containers that never come up."""
+    """An `Engine`. `refuse_start` makes containers that never come up; `unavailable` is an engine
+    that does not answer."""
 
     def __init__(self, directory: Path, tasks: asyncio.TaskGroup) -> None:
         self._directory = directory
@@ -36,8 +37,14 @@ class FakeEngine:
         self._deaths: list[asyncio.Queue[str]] = []
         self.containers: dict[str, FakeContainer] = {}
         self.refuse_start = False
+        self.unavailable = False
+
+    def _answer(self) -> None:
+        if self.unavailable:
+            raise EngineUnavailable("told not to answer")
 
     async def image(self, name: str, pull_timeout: timedelta) -> Image:
+        self._answer()
         if name != "base":
             raise ImageNotFound(f"image {name} is not here", image=name)
         return Image(name, ENVIRONMENT)
@@ -48,6 +55,7 @@ class FakeEngine:
         return engine_id
 
     async def start(self, engine_id: str) -> None:
+        self._answer()
         if self.refuse_start:
             raise EngineRefused("told to refuse")
         container = self.containers[engine_id]
@@ -79,10 +87,12 @@ class FakeEngine:
         return EngineContainer(engine_id, labels, bool(container.pid), container.pid, problem)
 
     async def list(self, labels: Mapping[str, str]) -> Sequence[EngineContainer]:
+        self._answer()
         seen = [await self.inspect(engine_id) for engine_id in tuple(self.containers)]
         return [each for each in seen if each and labels.items() <= each.labels.items()]
 
     async def remove(self, engine_id: str) -> None:
+        self._answer()
         container = self.containers.pop(engine_id, None)
         if container is None:
             return
