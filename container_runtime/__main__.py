@@ -34,7 +34,7 @@ SWITCH_SECONDS = 0.0005
 def registrations(runtime: Runtime, drain: Drain) -> list[Register]:
     """Adds every service to a server."""
     return [
-        ContainerServicer(runtime).register,
+        ContainerServicer(runtime, drain).register,
         ExecutionServicer(runtime, drain).register,
         FileServicer(runtime).register,
     ]

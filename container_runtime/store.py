@@ -132,6 +132,15 @@ class Store:
         rows = await self._in_thread(lambda: self._fetch(sa.select(_containers.c.record)))
         return [load_container(row.record) for row in rows]
 
+    async def in_transaction(self, work: Callable[[sa.Connection], T]) -> T:
+        """Do other modules' work, on tables of their own, in one transaction."""
+
+        def transact() -> T:
+            with self._engine.begin() as connection:
+                return work(connection)
+
+        return await self._in_thread(transact)
+
     # Executions
 
     def add_execution(self, record: ExecutionRecord) -> None:

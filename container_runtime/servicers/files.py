@@ -1,8 +1,9 @@
 """Translates `FileService`."""
 
-import posixpath
 import asyncio
+import posixpath
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import grpc
@@ -34,13 +35,18 @@ class FileServicer(rpc.FileServiceServicer):
         """Adds this service to a server."""
         rpc.add_FileServiceServicer_to_server(self, server)
 
-    def _link(self, container_id: str) -> Link:
-        return self._runtime.containers.active(container_id)
+    @asynccontextmanager
+    async def _link(self, container_id: str) -> AsyncIterator[Link]:
+        """The supervisor link of a container, which is resumed if it is suspended and counts as
+        used for as long as the body runs."""
+        with supervised(container_id):
+            link = await self._runtime.containers.ready(container_id)
+            with self._runtime.containers.using(container_id):
+                yield link
 
     async def StatFile(self, request: pb.StatFileRequest, context: Context) -> pb.StatFileResponse:
         path = requests.path("path", request.path)
-        with supervised(request.container_id):
-            link = self._link(request.container_id)
+        async with self._link(request.container_id) as link:
             info = await link.stat(path, root=request.as_root, follow=False)
         return pb.StatFileResponse(file=file_message(info))
 
@@ -50,8 +56,7 @@ class FileServicer(rpc.FileServiceServicer):
         path = requests.path("path", request.path)
         size = page_size(request.page_size, limits.FILE_PAGE, limits.FILE_PAGE_MAX)
         after = position_of(request.page_token)
-        with supervised(request.container_id):
-            link = self._link(request.container_id)
+        async with self._link(request.container_id) as link:
             page = await link.list_files(path, after=after, limit=size, root=request.as_root)
         return pb.ListFilesResponse(
             files=[
@@ -70,8 +75,7 @@ class FileServicer(rpc.FileServiceServicer):
         if request.HasField("limit_bytes"):
             length = requests.offset("limit_bytes", request.limit_bytes)
         root = request.as_root
-        with supervised(request.container_id):
-            link = self._link(request.container_id)
+        async with self._link(request.container_id) as link:
             if offset:
                 found = await link.stat(path, root=root)
                 _check_offset(offset, found.size)
@@ -92,8 +96,7 @@ class FileServicer(rpc.FileServiceServicer):
         opening = first.open
         path = requests.path("open.path", opening.path)
         mode = requests.mode("open.mode", opening.mode) if opening.HasField("mode") else None
-        with supervised(opening.container_id):
-            link = self._link(opening.container_id)
+        async with self._link(opening.container_id) as link:
             info = await link.write_file(
                 path,
                 _data(request_iterator, context),
@@ -108,8 +111,8 @@ class FileServicer(rpc.FileServiceServicer):
     ) -> pb.MakeDirectoryResponse:
         path = requests.path("path", request.path)
         mode = requests.mode("mode", request.mode) if request.HasField("mode") else None
-        with supervised(request.container_id):
-            await self._link(request.container_id).mkdir(
+        async with self._link(request.container_id) as link:
+            await link.mkdir(
                 path,
                 mode=DEFAULT_DIRECTORY_MODE if mode is None else mode,
                 parents=request.make_parents,
@@ -120,8 +123,7 @@ class FileServicer(rpc.FileServiceServicer):
     async def MoveFile(self, request: pb.MoveFileRequest, context: Context) -> pb.MoveFileResponse:
         source = requests.path("source", request.source)
         destination = requests.path("destination", request.destination)
-        with supervised(request.container_id):
-            link = self._link(request.container_id)
+        async with self._link(request.container_id) as link:
             await link.move(source, destination, root=request.as_root)
         return pb.MoveFileResponse()
 
@@ -129,8 +131,7 @@ class FileServicer(rpc.FileServiceServicer):
         self, request: pb.RemoveFileRequest, context: Context
     ) -> pb.RemoveFileResponse:
         path = requests.path("path", request.path)
-        with supervised(request.container_id):
-            link = self._link(request.container_id)
+        async with self._link(request.container_id) as link:
             try:
                 await link.remove(path, recursive=request.recursive, root=request.as_root)
             except FileMissing:

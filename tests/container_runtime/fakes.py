@@ -8,12 +8,13 @@ import secrets
 import shlex
 import shutil
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
 from container_runtime.engine import ContainerDied, ContainerSpec, EngineContainer, Image
-from container_runtime.errors import EngineRefused, EngineUnavailable, ImageNotFound
+from container_runtime.errors import ContainerGone, EngineRefused, EngineUnavailable, ImageNotFound
 
 ENVIRONMENT = {b"PATH": b"/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", b"LANG": b"C.UTF-8"}
 
@@ -38,10 +39,19 @@ class FakeEngine:
         self.containers: dict[str, FakeContainer] = {}
         self.refuse_start = False
         self.unavailable = False
+        self.away = False
 
     def _answer(self) -> None:
         if self.unavailable:
             raise EngineUnavailable("told not to answer")
+
+    async def answers(self) -> bool:
+        return not self.away
+
+    async def image_directory(
+        self, image: Image, path: str, labels: Mapping[str, str], into: Path
+    ) -> bool:
+        return False
 
     async def image(self, name: str, pull_timeout: timedelta) -> Image:
         self._answer()
@@ -58,7 +68,10 @@ class FakeEngine:
         self._answer()
         if self.refuse_start:
             raise EngineRefused("told to refuse")
+        if engine_id not in self.containers:
+            raise ContainerGone("there is no such container")
         container = self.containers[engine_id]
+        container.ended.clear()
         script = _setup(container.root, container.spec)
         container.process = await asyncio.create_subprocess_exec(
             *("unshare", "--mount", "--pid", "--net", "--uts", "--ipc", "--fork", "--kill-child"),
@@ -78,13 +91,24 @@ class FakeEngine:
         for queue in self._deaths:
             queue.put_nowait(engine_id)
 
+    async def stop(self, engine_id: str) -> None:
+        container = self.containers.get(engine_id)
+        if container is None:
+            raise ContainerGone("there is no such container")
+        if container.process is not None and not container.ended.is_set():
+            _kill(container.pid or container.process.pid)
+            await container.ended.wait()
+
     async def inspect(self, engine_id: str) -> EngineContainer | None:
         container = self.containers.get(engine_id)
         if container is None:
             return None
         problem = "" if container.pid else "its main process ended with status 137"
         labels = container.spec.labels
-        return EngineContainer(engine_id, labels, bool(container.pid), container.pid, problem)
+        layer = container.root if container.root.exists() else None
+        return EngineContainer(
+            engine_id, labels, bool(container.pid), container.pid, problem, layer
+        )
 
     async def list(self, labels: Mapping[str, str]) -> Sequence[EngineContainer]:
         self._answer()
@@ -96,9 +120,8 @@ class FakeEngine:
         container = self.containers.pop(engine_id, None)
         if container is None:
             return
-        if container.process is not None:
-            if not container.ended.is_set():
-                os.kill(container.pid or container.process.pid, 9)
+        if container.process is not None and not container.ended.is_set():
+            _kill(container.pid or container.process.pid)
             await container.ended.wait()
         shutil.rmtree(container.root, ignore_errors=True)
 
@@ -107,6 +130,11 @@ class FakeEngine:
         self._deaths.append(queue)
         while True:
             yield ContainerDied(await queue.get(), "its main process ended with status 137")
+
+
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, 9)
 
 
 async def _only_child(pid: int) -> int:
@@ -121,19 +149,22 @@ async def _only_child(pid: int) -> int:
 
 def _setup(root: Path, spec: ContainerSpec) -> str:
     lines = [
-        f"mkdir -p {root} && mount -t tmpfs -o mode=755 fake {root} && cd {root}",
+        f"mkdir -p {root} && mount --bind {root} {root} && cd {root}",
         "mkdir -p dev proc tmp run workspace etc && chmod 1777 tmp && chown 1000:1000 workspace",
         "mount --rbind /dev dev && mount -t proc proc proc",
         "printf 'root:x:0:0::/root:/bin/sh\\n' > etc/passwd && ip link set lo up || true",
     ]
     lines += [
-        f"if [ -L /{name} ]; then cp -P /{name} {name}; "
-        f"elif [ -d /{name} ]; then mkdir {name} && mount --bind -o ro /{name} {name}; fi"
+        f"if [ -L /{name} ]; then cp -PT --remove-destination /{name} {name}; "
+        f"elif [ -d /{name} ]; then mkdir -p {name} && mount --bind -o ro /{name} {name}; fi"
         for name in ("usr", "bin", "sbin", "lib", "lib64")
     ]
     for mount in spec.mounts:
         target = f"{root}{mount.target}"
         lines.append(f"mkdir -p {target} && mount --bind {mount.source} {target}")
         lines.append(f"mount -o remount,bind,ro {target}")
+    for volume in spec.volumes:
+        target = f"{root}{volume.target}"
+        lines.append(f"mkdir -p {target} && mount --bind {volume.source} {target}")
     lines.append(f"exec chroot {root} {shlex.join(spec.command)}")
     return "\n".join(lines)

@@ -5,6 +5,7 @@ from datetime import timedelta
 import grpc
 import pytest
 
+from container_runtime.errors import EngineUnavailable
 from tests.container_runtime.node import node_on, reason, until
 from workroom.runtime.v1 import containers_pb2 as cpb
 
@@ -56,4 +57,4 @@ async def test_commands_go_on_while_the_engine_is_away(node, engine, container):
 
 
 async def broken(engine_id: str) -> None:
-    raise RuntimeError("told to break")
+    raise EngineUnavailable("told to break")

@@ -5,7 +5,7 @@ import pytest
 from container_runtime.seccomp import profile
 
 
-def rules(machine: str, name: str) -> list[dict]:
+def rules(machine: str, name: str) -> list[dict[str, object]]:
     return [each for each in profile(machine)["syscalls"] if name in each["names"]]
 
 

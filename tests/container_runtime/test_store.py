@@ -121,7 +121,7 @@ async def test_a_failed_commit_is_tried_again_and_loses_nothing(tmp_path):
                 raise OSError("told to fail")
             apply(changes)
 
-        store._apply = flaky
+        store._apply = flaky  # type: ignore[method-assign]
         for number in range(3):
             store.add_execution(execution(f"exec_{number}"))
             with pytest.raises(OSError):

@@ -70,7 +70,7 @@ def netfilter():
     try:
         socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12).close()
     except OSError as error:
-        return errno.errorcode[error.errno]
+        return errno.errorcode[error.errno or 0]
     return "ok"
 
 

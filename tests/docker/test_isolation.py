@@ -3,6 +3,7 @@
 import json
 import platform
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ pytestmark = pytest.mark.docker
 ATTEMPTS = Path(__file__).with_name("attempts.py").read_text()
 
 
-async def attempts(node, container: str, *, root: bool) -> dict[str, str]:
+async def attempts(node, container: str, *, root: bool) -> dict[str, Any]:
     """What each attempt of `attempts.py` came to."""
     await node.calls.write(container, "/tmp/attempts.py", ATTEMPTS.encode())
     user = epb.Command.USER_ROOT if root else epb.Command.USER_DEFAULT

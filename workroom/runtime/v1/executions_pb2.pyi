@@ -601,17 +601,60 @@ class ContainerLost(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    class _Reason:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[ContainerLost._Reason.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        REASON_UNSPECIFIED: ContainerLost._Reason.ValueType  # 0
+        """Never sent."""
+        REASON_DIED: ContainerLost._Reason.ValueType  # 1
+        """Its main process ended, or somebody outside of Workroom ended it."""
+        REASON_DELETED: ContainerLost._Reason.ValueType  # 2
+        """It was deleted."""
+        REASON_SUSPENDED: ContainerLost._Reason.ValueType  # 3
+        """It was suspended by force; its files are kept."""
+        REASON_INTERRUPTED: ContainerLost._Reason.ValueType  # 4
+        """The container engine or the machine went down with it; its files are kept, and the next use
+        resumes it.
+        """
+        REASON_DISK_FULL: ContainerLost._Reason.ValueType  # 5
+        """It was stopped because it had written more than its size allows."""
+
+    class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
+        """What happened to the container."""
+
+    REASON_UNSPECIFIED: ContainerLost.Reason.ValueType  # 0
+    """Never sent."""
+    REASON_DIED: ContainerLost.Reason.ValueType  # 1
+    """Its main process ended, or somebody outside of Workroom ended it."""
+    REASON_DELETED: ContainerLost.Reason.ValueType  # 2
+    """It was deleted."""
+    REASON_SUSPENDED: ContainerLost.Reason.ValueType  # 3
+    """It was suspended by force; its files are kept."""
+    REASON_INTERRUPTED: ContainerLost.Reason.ValueType  # 4
+    """The container engine or the machine went down with it; its files are kept, and the next use
+    resumes it.
+    """
+    REASON_DISK_FULL: ContainerLost.Reason.ValueType  # 5
+    """It was stopped because it had written more than its size allows."""
+
     MESSAGE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
     message: _builtins.str
     """How, as far as it is known."""
+    reason: Global___ContainerLost.Reason.ValueType
+    """What happened to the container."""
     def __init__(
         self,
         *,
         message: _builtins.str = ...,
+        reason: Global___ContainerLost.Reason.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
