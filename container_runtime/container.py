@@ -39,6 +39,8 @@ class Container:
         """Why we are about to kill it, where that makes it fail."""
         self.failed_at = float("-inf")
         """When it failed, in the loop's time."""
+        self.left_behind = False
+        """It was to be taken apart, and some of it is still there."""
         self._uses = 0
 
     @property

@@ -84,6 +84,9 @@ class Containers:
 
     def _discard(self, container: Container) -> None:
         self._all.pop(container.id, None)
+        self._forget_request(container)
+
+    def _forget_request(self, container: Container) -> None:
         request_id = container.record.request.request_id
         if self._by_request.get(request_id) is container:
             del self._by_request[request_id]
@@ -209,6 +212,10 @@ class Containers:
         self.add(container)
 
     def _give_back(self, container: Container) -> None:
+        self._forget_request(container)
+        if container.left_behind:
+            container.become(ContainerState.DELETING)
+            return
         self._discard(container)
         if container.warm:
             unfit = Container(container.record, warm=True)
@@ -317,6 +324,7 @@ class Containers:
                     return None
             if container.changing is not None:
                 await asyncio.wait([container.changing])
+            self._forget_request(container)
             if container.state is not ContainerState.DELETING:
                 container.become(ContainerState.DELETING)
                 await self._maker.save(container)

@@ -246,9 +246,10 @@ class Maker:
     async def _undo(self, container: Container, problem: str) -> None:
         try:
             await self.take_apart(container, problem)
-        except WorkroomError:
-            # It carries our label and nobody owns it: the next start of the runtime removes it.
-            log.exception("container left behind", container_id=container.id)
+        except WorkroomError as error:
+            # It is tried again as time passes; one of the pool, when the runtime starts.
+            container.left_behind = True
+            log.warning("container left", container_id=container.id, problem=error.message)
 
     async def take_apart(self, container: Container, why: str) -> None:
         """Remove all there is of a container. Safe to repeat. Raises `EngineUnavailable` and

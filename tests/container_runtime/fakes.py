@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from container_runtime.engine import ContainerDied, ContainerSpec, EngineContainer, Image
-from container_runtime.errors import ContainerGone, EngineRefused, ImageNotFound
+from container_runtime.errors import ContainerGone, EngineRefused, EngineUnavailable, ImageNotFound
 
 ENVIRONMENT = {b"PATH": b"/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", b"LANG": b"C.UTF-8"}
 
@@ -29,7 +29,8 @@ class FakeContainer:
 
 
 class FakeEngine:
-    """An `Engine`. `refuse_start` makes containers that never come up."""
+    """An `Engine`. `refuse_start` makes containers that never come up; `unavailable` is an engine
+    that does not answer."""
 
     def __init__(self, directory: Path, tasks: asyncio.TaskGroup) -> None:
         self._directory = directory
@@ -37,7 +38,12 @@ class FakeEngine:
         self._deaths: list[asyncio.Queue[str]] = []
         self.containers: dict[str, FakeContainer] = {}
         self.refuse_start = False
+        self.unavailable = False
         self.away = False
+
+    def _answer(self) -> None:
+        if self.unavailable:
+            raise EngineUnavailable("told not to answer")
 
     async def answers(self) -> bool:
         return not self.away
@@ -48,6 +54,7 @@ class FakeEngine:
         return False
 
     async def image(self, name: str, pull_timeout: timedelta) -> Image:
+        self._answer()
         if name != "base":
             raise ImageNotFound(f"image {name} is not here", image=name)
         return Image(name, ENVIRONMENT)
@@ -58,6 +65,7 @@ class FakeEngine:
         return engine_id
 
     async def start(self, engine_id: str) -> None:
+        self._answer()
         if self.refuse_start:
             raise EngineRefused("told to refuse")
         if engine_id not in self.containers:
@@ -103,10 +111,12 @@ class FakeEngine:
         )
 
     async def list(self, labels: Mapping[str, str]) -> Sequence[EngineContainer]:
+        self._answer()
         seen = [await self.inspect(engine_id) for engine_id in tuple(self.containers)]
         return [each for each in seen if each and labels.items() <= each.labels.items()]
 
     async def remove(self, engine_id: str) -> None:
+        self._answer()
         container = self.containers.pop(engine_id, None)
         if container is None:
             return

@@ -283,8 +283,8 @@ class CreateContainerRequest(_message.Message):
     project_id: _builtins.str
     """The project that owns it; empty means `default`."""
     image: _builtins.str
-    """The image, by a name that the node's engine knows or can pull. A name without a slash is one
-    of Workroom's own (`base`). Empty means `base`.
+    """The image, by a name that the node's engine knows or can pull. A name with neither a slash nor
+    a colon is one of Workroom's own (`base`). Empty means `base`.
     """
     size: Global___Container.Size.ValueType
     """The size; unspecified means the node's default."""
