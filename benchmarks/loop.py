@@ -24,6 +24,7 @@ import grpc
 import uvloop
 
 from benchmarks import loop_peers
+from benchmarks.results import Result
 from orchestrator import ids
 from orchestrator.__main__ import SWITCH_SECONDS
 from orchestrator.blobs import Blobs
@@ -237,6 +238,12 @@ async def results() -> list[tuple[str, float, str]]:
 async def main() -> None:
     for name, value, unit in await results():
         print(f"{name} {value:.2f} {unit}")
+
+
+def run() -> list[Result]:
+    """Measures the loop."""
+    sys.setswitchinterval(SWITCH_SECONDS)
+    return [Result(*each) for each in uvloop.run(results())]
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ Run: python -m benchmarks.review_rules
 import time
 from pathlib import Path
 
+from benchmarks.results import Result
 from reviewer.rules.classify import Action, classify
 from reviewer.rules.prefixes import load_rules
 
@@ -42,6 +43,11 @@ def decisions_per_second(seconds: float = SECONDS) -> float:
             classify(action, rules)
         decided += len(actions)
     return decided / spent
+
+
+def run() -> list[Result]:
+    """Measures the rules."""
+    return [Result("review_rules_per_second", decisions_per_second(), "1/s")]
 
 
 if __name__ == "__main__":

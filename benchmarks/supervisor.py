@@ -15,6 +15,7 @@ from pathlib import Path
 
 import uvloop
 
+from benchmarks.results import Result
 from container_runtime.interpreter import (
     CAPABILITIES,
     collect,
@@ -153,6 +154,19 @@ async def main(image: str) -> None:
             await asyncio.sleep(6)
             print(f"supervisor idle, PSS   {idle:8.1f} MB")
             print(f"supervisor after, PSS  {pss_mb(pid):8.1f} MB")
+
+
+async def idle_memory(image: str) -> float:
+    """Proportional memory in MB of an idle supervisor."""
+    with tempfile.TemporaryDirectory(prefix="workroom-bench-") as name:
+        async with container(image, Path(name)) as (_, pid):
+            await asyncio.sleep(0.5)
+            return pss_mb(pid)
+
+
+def run() -> list[Result]:
+    """Measures the supervisor alone; what it does behind gRPC is the runtime's to measure."""
+    return [Result("supervisor_pss_mb", uvloop.run(idle_memory("workroom/base:latest")), "MB")]
 
 
 if __name__ == "__main__":

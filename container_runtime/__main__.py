@@ -27,10 +27,14 @@ SERVICES = (
 )
 
 
+SWITCH_SECONDS = 0.0005
+"""How long a thread that computes (the store's, gRPC's poller) may keep the loop waiting."""
+
+
 def registrations(runtime: Runtime, drain: Drain) -> list[Register]:
     """Adds every service to a server."""
     return [
-        ContainerServicer(runtime).register,
+        ContainerServicer(runtime, drain).register,
         ExecutionServicer(runtime, drain).register,
         FileServicer(runtime).register,
     ]
@@ -57,6 +61,7 @@ async def serve(config: Config) -> None:
 def main() -> int:
     """Runs the service; 1 when it cannot start, with the reason in the log."""
     failed = False
+    sys.setswitchinterval(SWITCH_SECONDS)
     try:
         config = Config.from_env(os.environ)
         configure_logs(config.log_level, service="container_runtime")

@@ -5,7 +5,15 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from container_runtime.model import Ending, Limits, Outcome, PtySize, StartSpec, StartStage
+from container_runtime.model import (
+    Ending,
+    Limits,
+    LostReason,
+    Outcome,
+    PtySize,
+    StartSpec,
+    StartStage,
+)
 from container_runtime.records import (
     ContainerRecord,
     ContainerRequest,
@@ -72,7 +80,9 @@ def dump_container(record: ContainerRecord) -> str:
             "last_active": record.last_active.timestamp(),
             "engine_id": record.engine_id,
             "image_environment": _environment(record.image_environment),
+            "image_reference": record.image_reference,
             "failure": record.failure,
+            "suspended": _timestamp(record.suspended),
             "request": {
                 "id": request.request_id,
                 "project": request.project_id,
@@ -81,6 +91,8 @@ def dump_container(record: ContainerRecord) -> str:
                 "labels": dict(request.labels),
                 "environment": _environment(request.environment),
                 "idle_timeout": request.idle_timeout.total_seconds(),
+                "retention": request.retention.total_seconds(),
+                "max_life": _seconds(request.max_life),
             },
         }
     )
@@ -98,7 +110,9 @@ def load_container(text: str) -> ContainerRecord:
         last_active=instant(fields["last_active"]),
         engine_id=fields["engine_id"],
         image_environment=_variables(fields["image_environment"]),
+        image_reference=fields["image_reference"],
         failure=fields["failure"],
+        suspended=_maybe_instant(fields["suspended"]),
         request=ContainerRequest(
             request_id=request["id"],
             project_id=request["project"],
@@ -107,6 +121,8 @@ def load_container(text: str) -> ContainerRecord:
             labels=request["labels"],
             environment=_variables(request["environment"]),
             idle_timeout=timedelta(seconds=request["idle_timeout"]),
+            retention=timedelta(seconds=request["retention"]),
+            max_life=_span(request["max_life"]),
         ),
     )
 
@@ -200,6 +216,7 @@ def _outcome_fields(outcome: Outcome) -> Fields:
         "stage": outcome.stage,
         "errno": outcome.errno,
         "message": outcome.message,
+        "lost": outcome.lost,
         "bytes": [outcome.stdout_bytes, outcome.stderr_bytes],
         "pipe_held": outcome.pipe_held,
         "duration": outcome.duration.total_seconds(),
@@ -217,6 +234,7 @@ def _outcome(fields: Fields) -> Outcome:
         stage=None if fields["stage"] is None else StartStage(fields["stage"]),
         errno=fields["errno"],
         message=fields["message"],
+        lost=None if fields["lost"] is None else LostReason(fields["lost"]),
         stdout_bytes=stdout_bytes,
         stderr_bytes=stderr_bytes,
         pipe_held=fields["pipe_held"],

@@ -6,8 +6,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
+from container_runtime.pool import WARM_MAX, PoolTarget, parse_target
 from workroom.paths import Home
 from workroom.rpc.auth import token_verifier
 from workroom.rpc.config import from_env
@@ -41,11 +42,34 @@ class Config(BaseModel):
     runtime_class: str | None = None
     """The engine's runtime for containers (`runsc`, `kata`); by default the engine's own."""
     max_containers: int = Field(default=100, ge=1, le=100_000)
-    """How many containers the node holds at a time."""
+    """How many containers the node runs at a time, those that wait in the pool included."""
+    max_suspended: int = Field(default=1000, ge=1, le=100_000)
+    """How many containers that are suspended, or have failed, the node keeps at a time."""
+    warm_pool: tuple[str, ...] = ()
+    """Containers that are made before they are asked for, as `IMAGE/SIZE=COUNT`: for instance
+    `base/small=2,base/medium=1`. At most 64 together; the pool gives way when the node is full."""
+    bound_disks: bool = True
+    """Give each container a size-limited file system for `/workspace` and `/tmp`, where this
+    machine allows it (`GetCapabilities` says whether it does)."""
     min_free_bytes: int = Field(default=2 * 2**30, ge=0)
     """New work is refused while less than this is free on the disk that holds the home."""
     reap_interval: timedelta = timedelta(seconds=2)
     """How often containers are looked at for expiry."""
+
+    @field_validator("warm_pool")
+    @classmethod
+    def _check_pool(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        targets = [parse_target(each) for each in value]
+        if sum(target.count for target in targets) > WARM_MAX:
+            raise ValueError(f"at most {WARM_MAX} containers may be warm")
+        if len({(target.image, target.size) for target in targets}) < len(targets):
+            raise ValueError("an image and size is named twice")
+        return value
+
+    @property
+    def pool_targets(self) -> tuple[PoolTarget, ...]:
+        """`warm_pool`, understood."""
+        return tuple(parse_target(each) for each in self.warm_pool)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Self:

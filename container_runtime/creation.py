@@ -1,22 +1,28 @@
-"""Owns how one container is made, and how nothing is left of it when that fails."""
+"""Owns how one container is made, halted, run again and taken apart, and what is remembered of it;
+a step that fails leaves nothing behind."""
 
 import asyncio
 import shutil
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
 
 import structlog
 
 from container_runtime.container import Container
-from container_runtime.engine import ContainerSpec, Engine
+from container_runtime.engine import ContainerSpec, Engine, EngineContainer, Image
 from container_runtime.errors import SupervisorFailed
+from container_runtime.events import EventKind, Events
 from container_runtime.executions import Executions, Host
 from container_runtime.installation import Installation
 from container_runtime.interpreter import CAPABILITIES, supervisor_command, supervisor_mounts
 from container_runtime.limits import SIZES
 from container_runtime.link import ContainerLost, Link, SupervisorAway
+from container_runtime.model import LostReason
 from container_runtime.records import ContainerState
 from container_runtime.store import Store
+from container_runtime.volumes import Volumes
 from workroom.errors import WorkroomError
 
 log = structlog.get_logger(__name__)
@@ -29,103 +35,204 @@ DRAIN_LIMIT = timedelta(seconds=2)
 _NOT_FROM_IMAGE = (b"HOME", b"USER", b"LOGNAME", b"SHELL", b"HOSTNAME", b"PWD")
 
 
+@dataclass(frozen=True, slots=True)
+class Death:
+    """How a container's main process ended."""
+
+    problem: str
+    engine_away: bool = False
+    """The engine does not answer either."""
+
+
 class Maker:
-    """Makes containers and takes them apart again."""
+    """Does the steps of containers' lives, each by one call that others order."""
 
     def __init__(
         self,
         engine: Engine,
         store: Store,
+        events: Events,
         executions: Executions,
         installation: Installation,
+        volumes: Volumes,
         tasks: asyncio.TaskGroup,
+        clock: Callable[[], datetime],
     ) -> None:
         self._engine = engine
         self._store = store
+        self._events = events
         self._executions = executions
         self._installation = installation
+        self._volumes = volumes
         self._tasks = tasks
+        self._clock = clock
 
-    def link(self, container: Container, on_lost: Callable[[], None]) -> Link:
+    # Remembering
+
+    async def save(
+        self, container: Container, kind: EventKind | None = None, message: str = ""
+    ) -> None:
+        """Remember a container as it is, and tell of what happened to it. One that is in the pool
+        is not remembered: whoever finds it after a crash removes it."""
+        if container.warm:
+            return
+        record = container.record
+        await self._store.put_container(record)
+        container.saved = record
+        if kind is not None:
+            await self._tell(container, kind, message)
+
+    async def _tell(self, container: Container, kind: EventKind, message: str) -> None:
+        project_id = container.record.request.project_id
+        await self._events.record(self._clock(), container.id, project_id, kind, message)
+
+    # Making
+
+    async def make(self, container: Container) -> None:
+        """Make a container, up to where commands can run. When that fails, nothing is left."""
+        try:
+            await self._make(container)
+        except BaseException as error:
+            await self._undo(container, str(error))
+            raise
+
+    async def _make(self, container: Container) -> None:
+        await self.save(container, EventKind.CREATED)
+        image = await self._engine.image(container.record.request.image, PULL_LIMIT)
+        await self.link(container).open()
+        engine_id = await self._engine.create(await self._spec(container, image))
+        container.record = replace(
+            container.record,
+            engine_id=engine_id,
+            image_environment=without_users(image.environment),
+            image_reference=image.reference,
+        )
+        await self._run(container)
+        container.become(ContainerState.ACTIVE)
+        self.attach(container)
+        await self.save(container, EventKind.ACTIVE)
+
+    async def _spec(self, container: Container, image: Image) -> ContainerSpec:
+        bundle, size = self._installation.bundle, SIZES[container.record.request.size]
+        labels = self._installation.labels_for(container.record)
+
+        async def seed(into: Path) -> bool:
+            return await self._engine.image_directory(image, "/workspace", labels, into)
+
+        return ContainerSpec(
+            name=container_name(container.id),
+            image=image,
+            command=supervisor_command(bundle),
+            labels=labels,
+            mounts=supervisor_mounts(bundle, self._installation.link_of(container.id)),
+            capabilities=CAPABILITIES,
+            limits=size,
+            volumes=await self._volumes.make(container.id, image.reference, size.disk_bytes, seed),
+        )
+
+    def link(self, container: Container) -> Link:
         """The host's end of a container's supervisor link, not yet open."""
         directory = self._installation.link_of(container.id)
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-        container.link = Link(
+
+        def lost() -> None:
+            if container.link is link:
+                container.on_lost()
+
+        link = Link(
             directory,
             self._executions.sink(container.id),
             self._tasks,
             container_id=container.id,
-            on_lost=on_lost,
+            on_lost=lost,
         )
-        return container.link
+        container.link = link
+        return link
 
-    async def make(
-        self, container: Container, touch: Callable[[], None], on_lost: Callable[[], None]
-    ) -> None:
-        """Make a container, up to where commands can run. When that fails, nothing is left."""
-        try:
-            await self._make(container, touch, on_lost)
-        except BaseException:
-            await self._undo(container)
-            raise
-
-    async def _make(
-        self, container: Container, touch: Callable[[], None], on_lost: Callable[[], None]
-    ) -> None:
-        await self.save(container)
-        request = container.record.request
-        image = await self._engine.image(request.image, PULL_LIMIT)
-        environment = without_users(image.environment)
-        link = self.link(container, on_lost)
-        await link.open()
-        engine_id = await self._engine.create(
-            ContainerSpec(
-                name=container_name(container.id),
-                image=image,
-                command=supervisor_command(self._installation.bundle),
-                labels=self._installation.labels_for(container.record),
-                mounts=supervisor_mounts(
-                    self._installation.bundle, self._installation.link_of(container.id)
-                ),
-                capabilities=CAPABILITIES,
-                limits=SIZES[request.size],
-            )
-        )
-        container.made(engine_id, environment)
-        await self._engine.start(engine_id)
-        await self._meet(container, link)
-        container.become(ContainerState.ACTIVE)
-        self.attach(container, touch)
-        await self.save(container)
-
-    async def _meet(self, container: Container, link: Link) -> None:
+    async def _run(self, container: Container) -> None:
+        """Start the main process of a container whose link is open, and meet its supervisor."""
+        assert container.link is not None
+        await self._engine.start(container.record.engine_id)
         found = await self._engine.inspect(container.record.engine_id)
         if found is None or not found.running:
             problem = "it vanished" if found is None else found.problem
             raise SupervisorFailed(
                 f"container {container.id} did not stay up: {problem}", container_id=container.id
             )
-        link.expect(found.pid)
+        self.met(container, found)
+        await self._volumes.check_seen(container.id, found.pid)
         try:
-            await link.ready()
+            await container.link.ready()
         except (SupervisorAway, ContainerLost) as error:
-            found = await self._engine.inspect(container.record.engine_id)
-            problem = found.problem if found and found.problem else "it does not answer"
+            again = await self._engine.inspect(container.record.engine_id)
+            problem = again.problem if again and again.problem else "it does not answer"
             raise SupervisorFailed(
                 f"the supervisor of container {container.id} did not come up: {problem}",
                 container_id=container.id,
             ) from error
 
-    async def problem_of(self, container: Container) -> str:
+    def met(self, container: Container, found: EngineContainer) -> None:
+        """Take note of a container's main process; its link accepts no other."""
+        assert container.link is not None
+        container.pid, container.layer = found.pid, found.layer
+        container.link.expect(found.pid)
+
+    def attach(self, container: Container) -> None:
+        """Let commands be started in a container whose link is there."""
+        assert container.link is not None
+
+        def touch() -> None:
+            container.touch(self._clock())
+
+        host = Host(container.id, container.link, container.record.environment, touch)
+        self._executions.attach(host)
+
+    async def claim(self, container: Container) -> None:
+        """Make a container out of the pool its new owner's. When that fails, nothing is left."""
+        try:
+            self.attach(container)
+            await self.save(container, EventKind.CREATED)
+            await self.save(container, EventKind.ACTIVE)
+        except BaseException as error:
+            await self._undo(container, str(error))
+            raise
+
+    # Halting and running again
+
+    async def halt(self, container: Container) -> None:
+        """End a container's processes and keep its file system. Safe to repeat. Raises
+        `EngineUnavailable`, `ContainerGone` and `VolumeFailed`."""
+        await self._engine.stop(container.record.engine_id)
+        if container.link is not None:
+            await self.drain(container.id, container.link)
+            container.link = None
+        await self._volumes.unmount(container.id)
+
+    async def resume(self, container: Container) -> None:
+        """Run a halted container again, up to where commands can run."""
+        await self._volumes.mount(container.id)
+        await self.link(container).open()
+        await self._run(container)
+
+    async def stop(self, container: Container) -> None:
+        """Kill a container's main process; who watches over it then hears of its death."""
+        await self._engine.stop(container.record.engine_id)
+
+    # Ending
+
+    async def death_of(self, container: Container) -> Death:
         """How a container died, as far as the engine says so soon."""
+        unknown = Death("its main process ended, and the container engine is away", True)
         try:
             async with asyncio.timeout(PROBLEM_LIMIT.total_seconds()):
+                if not await self._engine.answers():
+                    return unknown
                 found = await self._engine.inspect(container.record.engine_id)
         except (WorkroomError, TimeoutError):
-            return "its main process ended, and the container engine does not answer"
+            return unknown
         if found is None:
-            return "it was removed from the container engine"
-        return found.problem or "its main process ended"
+            return Death("it was removed from the container engine")
+        return Death(found.problem or "its main process ended")
 
     async def drain(self, container_id: str, link: Link) -> None:
         """Let a dead container's link deliver what it still has, then close it."""
@@ -136,35 +243,28 @@ class Maker:
             pass
         await link.close()
 
-    def attach(self, container: Container, touch: Callable[[], None]) -> None:
-        """Let commands be started in a container whose link is there."""
-        assert container.link is not None
-        host = Host(container.id, container.link, container.record.environment, touch)
-        self._executions.attach(host)
-
-    async def save(self, container: Container) -> None:
-        """Remember a container as it is."""
-        record = container.record
-        await self._store.put_container(record)
-        container.saved = record
-
-    async def _undo(self, container: Container) -> None:
+    async def _undo(self, container: Container, problem: str) -> None:
         try:
-            await self.take_apart(container)
-        except WorkroomError:
-            # It carries our label and nobody owns it: the next start of the runtime removes it.
-            log.exception("container left behind", container_id=container.id)
+            await self.take_apart(container, problem)
+        except WorkroomError as error:
+            # It is tried again as time passes; one of the pool, when the runtime starts.
+            container.left_behind = True
+            log.warning("container left", container_id=container.id, problem=error.message)
 
-    async def take_apart(self, container: Container) -> None:
-        """Remove all there is of a container. Safe to repeat. Raises `EngineUnavailable`."""
+    async def take_apart(self, container: Container, why: str) -> None:
+        """Remove all there is of a container. Safe to repeat. Raises `EngineUnavailable` and
+        `VolumeFailed`."""
         await self._remove_from_engine(container)
         if container.link is not None:
             await container.link.close()
-        self._executions.end_all(container.id, "the container was deleted")
+        self._executions.end_all(container.id, LostReason.DELETED, "the container was deleted")
         await self._executions.forget(container.id)
+        await self._volumes.remove(container.id)
         directory = self._installation.link_of(container.id)
         await asyncio.to_thread(shutil.rmtree, directory, True)
-        await self._store.delete_container(container.id)
+        if not container.warm:
+            await self._store.delete_container(container.id)
+            await self._tell(container, EventKind.DELETED, why)
 
     async def _remove_from_engine(self, container: Container) -> None:
         if container.record.engine_id:

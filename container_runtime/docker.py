@@ -3,9 +3,10 @@
 import asyncio
 import json
 import platform
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from aiodocker.exceptions import DockerError
 
 from container_runtime.engine import ContainerDied, ContainerSpec, EngineContainer, Image
 from container_runtime.errors import (
+    ContainerGone,
     EngineRefused,
     EngineUnavailable,
     HostUnsuitable,
@@ -38,6 +40,8 @@ RESOLVER = "198.18.0.1"
 HOSTNAME = "workroom"
 RETRY_AFTER = timedelta(seconds=2)
 
+_ANSWER_SECONDS = 1.5
+_ARCHIVE_CHUNK = 256 * 1024
 _UNREACHABLE = 900  # aiodocker's own number for an engine that it could not connect to
 _SOCKETS = (Path("/run/docker.sock"), Path("/var/run/docker.sock"))
 
@@ -46,8 +50,13 @@ class DockerEngine:
     """An `Engine` over the Docker API. Use `connected`."""
 
     def __init__(
-        self, calls: aiodocker.Docker, streams: aiodocker.Docker, runtime_class: str | None
+        self,
+        path: Path,
+        calls: aiodocker.Docker,
+        streams: aiodocker.Docker,
+        runtime_class: str | None,
     ) -> None:
+        self._path = path
         self._calls = calls
         self._streams = streams
         self._runtime_class = runtime_class
@@ -64,7 +73,7 @@ class DockerEngine:
         """
         path = _socket_path(url)
         async with _client(path, CONNECTIONS) as calls, _client(path, 0) as streams:
-            engine = cls(calls, streams, runtime_class)
+            engine = cls(path, calls, streams, runtime_class)
             await engine._check_host()
             yield engine
 
@@ -77,13 +86,27 @@ class DockerEngine:
                 f"this process on {platform.release()}: both must be on the same Linux kernel"
             )
 
+    async def answers(self) -> bool:
+        """Whether the engine takes calls now, asked over a connection of its own: while the engine
+        is being stopped, those that are open may go on working."""
+        try:
+            async with (
+                asyncio.timeout(_ANSWER_SECONDS),
+                aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(self._path))) as session,
+                session.get("http://engine/_ping") as response,
+            ):
+                return response.status == HTTPStatus.OK
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            return False
+
     async def image(self, name: str, pull_timeout: timedelta) -> Image:
         """The image called `name`, pulled when the node lacks it and it is not one of ours."""
         reference = name if "/" in name or ":" in name else f"{OWN_PREFIX}{name}:latest"
         found = await self._image(reference)
         if found is None and reference.startswith(OWN_PREFIX):
             raise ImageNotFound(
-                f"image {name} is not on this node; build it with `workroom image build {name}`",
+                f"image {name} is not on this node; of those without a slash Workroom builds "
+                "`base` and `full` (`python -m container_runtime.setup image full`)",
                 image=name,
             )
         if found is None:
@@ -118,6 +141,39 @@ class DockerEngine:
             f"image {reference} is not on this node and cannot be pulled: {problem}",
             image=reference,
         )
+
+    async def image_directory(
+        self, image: Image, path: str, labels: Mapping[str, str], into: Path
+    ) -> bool:
+        """A directory of an image, by way of a container that never runs."""
+        config: dict[str, Any] = {
+            "Image": image.reference,
+            "Entrypoint": ["/none"],
+            "Labels": dict(labels),
+            "NetworkDisabled": True,
+        }
+        async with _bounded("create"):
+            made = await self._calls.containers.create(config)
+        try:
+            async with _bounded("read image"):
+                return await self._save_archive(made.id, path, into)
+        finally:
+            await self.remove(str(made.id))
+
+    async def _save_archive(self, engine_id: str, path: str, into: Path) -> bool:
+        try:
+            async with self._streams._query(
+                f"containers/{engine_id}/archive", params={"path": path}, timeout=None
+            ) as response:
+                file = await asyncio.to_thread(open, into, "wb")
+                with file:
+                    async for chunk in response.content.iter_chunked(_ARCHIVE_CHUNK):
+                        await asyncio.to_thread(file.write, chunk)
+        except DockerError as error:
+            if error.status == 404:
+                return False
+            raise
+        return True
 
     async def create(self, spec: ContainerSpec) -> str:
         """Make a container that does not run yet."""
@@ -169,6 +225,15 @@ class DockerEngine:
                     "BindOptions": {"Propagation": "rprivate"},
                 }
                 for mount in spec.mounts
+            ]
+            + [
+                {
+                    "Type": "bind",
+                    "Source": str(volume.source),
+                    "Target": volume.target,
+                    "BindOptions": {"Propagation": "rprivate"},
+                }
+                for volume in spec.volumes
             ],
             "LogConfig": {"Type": "none"},
             "RestartPolicy": {"Name": "no"},
@@ -180,8 +245,17 @@ class DockerEngine:
 
     async def start(self, engine_id: str) -> None:
         """Run the main process."""
-        async with _bounded("start"):
+        async with _bounded("start"), _existing():
             await self._calls.containers.container(engine_id).start()
+
+    async def stop(self, engine_id: str) -> None:
+        """Kill the main process and wait for that."""
+        async with _bounded("stop"), _existing():
+            try:
+                await self._calls.containers.container(engine_id).stop(t=0)
+            except DockerError as error:
+                if error.status != HTTPStatus.NOT_MODIFIED:
+                    raise
 
     async def inspect(self, engine_id: str) -> EngineContainer | None:
         """What a container is now."""
@@ -212,16 +286,12 @@ class DockerEngine:
                 if error.status != 404:
                     raise
 
-    async def deaths(self, labels: Mapping[str, str]) -> AsyncIterator[ContainerDied]:
+    async def deaths(self, labels: Mapping[str, str]) -> AsyncGenerator[ContainerDied, None]:
         """Deaths from now on, until the engine goes away."""
         filters = json.dumps({"type": ["container"], "event": ["die"], "label": _pairs(labels)})
         with _ours("events"):
-            async with (
-                self._streams._query(
-                    "events", params={"filters": filters}, timeout=None
-                ) as response,
-                response,  # which the first leaves open
-            ):
+            asked = self._streams._query("events", params={"filters": filters}, timeout=None)
+            async with asked as response, response:
                 async for line in response.content:
                     event = json.loads(line)
                     attributes = event["Actor"]["Attributes"]
@@ -263,6 +333,16 @@ async def _bounded(verb: str) -> AsyncIterator[None]:
     with _ours(verb):
         async with asyncio.timeout(CALL_LIMIT.total_seconds()):
             yield
+
+
+@asynccontextmanager
+async def _existing() -> AsyncIterator[None]:
+    try:
+        yield
+    except DockerError as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            raise ContainerGone("the container engine has lost the container") from error
+        raise
 
 
 @contextmanager
@@ -316,7 +396,13 @@ def _container(found: Mapping[str, Any]) -> EngineContainer:
         running=running,
         pid=int(state.get("Pid") or 0),
         problem="" if running else _problem(state.get("ExitCode"), killed=killed),
+        layer=_layer(found.get("GraphDriver") or {}),
     )
+
+
+def _layer(driver: Mapping[str, Any]) -> Path | None:
+    upper = (driver.get("Data") or {}).get("UpperDir")
+    return Path(upper) if upper else None
 
 
 def _problem(code: object, *, killed: bool) -> str:

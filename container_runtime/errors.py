@@ -13,7 +13,7 @@ class ContainerNotFound(WorkroomError):
 
 
 class ContainerNotActive(WorkroomError):
-    """The container is being made, being deleted, or has failed."""
+    """The container is being made, being suspended or deleted, or has failed."""
 
     code = grpc.StatusCode.FAILED_PRECONDITION
     reason = "CONTAINER_NOT_ACTIVE"
@@ -24,6 +24,20 @@ class ImageNotFound(WorkroomError):
 
     code = grpc.StatusCode.NOT_FOUND
     reason = "IMAGE_NOT_FOUND"
+
+
+class ContainerBusy(WorkroomError):
+    """Commands run in the container."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+    reason = "CONTAINER_BUSY"
+
+
+class EventsGone(WorkroomError):
+    """The events behind this sequence number are not kept any more, or never were."""
+
+    code = grpc.StatusCode.OUT_OF_RANGE
+    reason = "EVENTS_GONE"
 
 
 class RequestIdReused(WorkroomError):
@@ -75,11 +89,22 @@ class EngineRefused(WorkroomError):
     reason = "ENGINE_REFUSED"
 
 
+class ContainerGone(EngineRefused):
+    """The engine has no such container any more."""
+
+
 class HostUnsuitable(WorkroomError):
     """This machine cannot run containers for Workroom, and why."""
 
     code = grpc.StatusCode.FAILED_PRECONDITION
     reason = "HOST_UNSUITABLE"
+
+
+class StoreUnreadable(WorkroomError):
+    """The runtime's database was written by another release."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+    reason = "STORE_UNREADABLE"
 
 
 class ExecutionUnknown(WorkroomError):

@@ -25,7 +25,7 @@ from container_runtime.errors import (
 )
 from container_runtime.execution import Execution
 from container_runtime.link import ContainerLost, ExecutionNotFound, Link, SupervisorAway
-from container_runtime.model import Ending, Offsets, Outcome, PtySize, Stream
+from container_runtime.model import Ending, LostReason, Offsets, Outcome, PtySize, Stream
 from container_runtime.records import ExecutionRecord, ExecutionRequest, SpoolPolicy
 from container_runtime.spool import StreamSpool
 from container_runtime.store import Store
@@ -75,6 +75,7 @@ class Executions:
         self._running_in: dict[str, set[str]] = {}
         self._ended: OrderedDict[str, Execution] = OrderedDict()
         self._known: dict[str, str] = {}
+        self._losses: dict[str, tuple[LostReason, str]] = {}
 
     # Containers come and go
 
@@ -86,6 +87,7 @@ class Executions:
         """Commands can be started in this container."""
         (self._directory / host.container_id).mkdir(mode=0o700, exist_ok=True)
         self._hosts[host.container_id] = host
+        self._losses.pop(host.container_id, None)
         self._running_in.setdefault(host.container_id, set())
 
     async def recover(self, container_id: str) -> None:
@@ -115,15 +117,20 @@ class Executions:
         for execution in self._running_of(container_id):
             await execution.wait()
 
-    def end_all(self, container_id: str, message: str) -> None:
-        """Whatever still counts as running in a container was lost with it."""
+    def explain(self, container_id: str, reason: LostReason, message: str) -> None:
+        """From now on, what is lost in this container was lost for this reason."""
+        self._losses[container_id] = (reason, message)
+
+    def end_all(self, container_id: str, reason: LostReason, message: str) -> None:
+        """Whatever still counts as running in a container was lost with it, for this reason
+        unless another was given before."""
+        self._losses.setdefault(container_id, (reason, message))
         for execution in self._running_of(container_id):
             totals = execution.record()
             self.end(
                 execution,
                 Outcome(
                     Ending.LOST,
-                    message=message,
                     stdout_bytes=totals.stdout.total,
                     stderr_bytes=totals.stderr.total,
                 ),
@@ -136,6 +143,7 @@ class Executions:
     async def forget(self, container_id: str) -> None:
         """Delete everything about a container's executions but the store's rows."""
         self.detach(container_id)
+        self._losses.pop(container_id, None)
         self._running_in.pop(container_id, None)
         for execution_id in [key for key, owner in self._known.items() if owner == container_id]:
             del self._known[execution_id]
@@ -375,6 +383,11 @@ class Executions:
     def end(self, execution: Execution, outcome: Outcome) -> None:
         """Record an end."""
         self._check_counts(execution, outcome)
+        if outcome.ending is Ending.LOST:
+            reason, message = self._losses.get(
+                execution.request.container_id, (LostReason.DIED, outcome.message)
+            )
+            outcome = replace(outcome, lost=reason, message=message)
         now = self._clock()
         execution.end(outcome, now)
         try:

@@ -13,7 +13,6 @@ from container_runtime.records import ContainerRecord
 INSTALLATION_LABEL = "workroom.installation"
 CONTAINER_LABEL = "workroom.container"
 NODE_LABEL = "workroom.node"
-PROJECT_LABEL = "workroom.project"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,6 @@ class Installation:
             **self.labels(),
             CONTAINER_LABEL: record.id,
             NODE_LABEL: self.node_id,
-            PROJECT_LABEL: record.request.project_id,
         }
 
     def link_of(self, container_id: str) -> Path:

@@ -18,12 +18,16 @@ class SizeLimits:
     """Without swap."""
     pids: int
     """Processes and threads together."""
+    disk_bytes: int
+    """Of `/workspace` and `/tmp` together."""
+    layer_bytes: int
+    """Of everything else in its file system, beyond what the image has."""
 
 
 SIZES: Mapping[Size, SizeLimits] = {
-    Size.SMALL: SizeLimits(cpu_millis=1000, memory_bytes=1 * GIB, pids=512),
-    Size.MEDIUM: SizeLimits(cpu_millis=2000, memory_bytes=4 * GIB, pids=1024),
-    Size.LARGE: SizeLimits(cpu_millis=4000, memory_bytes=16 * GIB, pids=2048),
+    Size.SMALL: SizeLimits(1000, 1 * GIB, 512, disk_bytes=4 * GIB, layer_bytes=2 * GIB),
+    Size.MEDIUM: SizeLimits(2000, 4 * GIB, 1024, disk_bytes=8 * GIB, layer_bytes=4 * GIB),
+    Size.LARGE: SizeLimits(4000, 16 * GIB, 2048, disk_bytes=16 * GIB, layer_bytes=8 * GIB),
 }
 
 REQUEST_ID_CHARACTERS = 128
@@ -31,6 +35,9 @@ LABELS = 32
 LABEL_KEY_CHARACTERS = 63
 LABEL_VALUE_CHARACTERS = 256
 IDLE_TIMEOUT_MIN, IDLE_TIMEOUT_MAX = timedelta(seconds=10), timedelta(days=30)
+RETENTION_MAX = timedelta(days=365)
+MAX_LIFE_MIN, MAX_LIFE_MAX = timedelta(minutes=1), timedelta(days=365)
+EVENTS_KEPT = 10_000
 
 VARIABLES = 256
 ENVIRONMENT_BYTES = 64 * 1024

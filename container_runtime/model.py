@@ -92,6 +92,19 @@ class Ending(StrEnum):
     """The container or its supervisor is gone; nothing more is known."""
 
 
+class LostReason(StrEnum):
+    """Why a container was lost while a command ran in it."""
+
+    DIED = "died"
+    """Its main process ended, or somebody outside ended it."""
+    DELETED = "deleted"
+    SUSPENDED = "suspended"
+    INTERRUPTED = "interrupted"
+    """The engine, or the machine, went down with it; it can be resumed."""
+    DISK_FULL = "disk_full"
+    """It was stopped, because it had written more than its size allows."""
+
+
 class StartStage(StrEnum):
     """The step of starting that failed."""
 
@@ -119,6 +132,8 @@ class Outcome:
     """Set for `START_FAILED`, with `errno` (0 when no system call failed) and `message`."""
     errno: int = 0
     message: str = ""
+    lost: LostReason | None = None
+    """Set for `LOST` by whoever knows why."""
     stdout_bytes: int = 0
     stderr_bytes: int = 0
     pipe_held: bool = False

@@ -68,7 +68,7 @@ def whole_start(data: bytes) -> bytes:
     for start in range(min(_LONGEST, len(data))):
         if data[start] not in _CONTINUES:
             return data[start:]
-    return data
+    return data if len(data) >= _LONGEST else b""
 
 
 def _length(first: int) -> int:

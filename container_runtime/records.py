@@ -13,6 +13,7 @@ from container_runtime.model import Outcome, StartSpec
 DEFAULT_PROJECT = "default"
 DEFAULT_IMAGE = "base"
 DEFAULT_IDLE_TIMEOUT = timedelta(minutes=20)
+DEFAULT_RETENTION = timedelta(days=7)
 DEFAULT_SPOOL_BYTES = 64 * 2**20
 
 
@@ -29,17 +30,45 @@ class ContainerState(StrEnum):
 
     CREATING = "creating"
     ACTIVE = "active"
+    SUSPENDING = "suspending"
+    SUSPENDED = "suspended"
+    RESUMING = "resuming"
     DELETING = "deleting"
     FAILED = "failed"
 
 
 ALLOWED: Mapping[ContainerState, frozenset[ContainerState]] = {
     ContainerState.CREATING: frozenset({ContainerState.ACTIVE, ContainerState.DELETING}),
-    ContainerState.ACTIVE: frozenset({ContainerState.FAILED, ContainerState.DELETING}),
-    ContainerState.FAILED: frozenset({ContainerState.DELETING}),
+    ContainerState.ACTIVE: frozenset(
+        {ContainerState.SUSPENDING, ContainerState.FAILED, ContainerState.DELETING}
+    ),
+    ContainerState.SUSPENDING: frozenset(
+        {ContainerState.SUSPENDED, ContainerState.FAILED, ContainerState.DELETING}
+    ),
+    ContainerState.SUSPENDED: frozenset({ContainerState.RESUMING, ContainerState.DELETING}),
+    ContainerState.RESUMING: frozenset(
+        {
+            ContainerState.ACTIVE,
+            ContainerState.SUSPENDING,
+            ContainerState.FAILED,
+            ContainerState.DELETING,
+        }
+    ),
+    # What died because the engine went away with it is kept as if it had been suspended.
+    ContainerState.FAILED: frozenset({ContainerState.SUSPENDING, ContainerState.DELETING}),
     ContainerState.DELETING: frozenset(),
 }
 """Which state may follow which."""
+
+LIVE = frozenset(
+    {
+        ContainerState.CREATING,
+        ContainerState.ACTIVE,
+        ContainerState.SUSPENDING,
+        ContainerState.RESUMING,
+    }
+)
+"""States in which a container's processes take memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +82,10 @@ class ContainerRequest:
     labels: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[bytes, bytes] = field(default_factory=dict)
     idle_timeout: timedelta = DEFAULT_IDLE_TIMEOUT
+    retention: timedelta = DEFAULT_RETENTION
+    """How long it is kept suspended before it is deleted."""
+    max_life: timedelta | None = None
+    """How long after its creation it is deleted, whatever happens in it; `None`: never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +102,28 @@ class ContainerRecord:
     """The engine's name for it; empty until the engine has made it."""
     image_environment: Mapping[bytes, bytes] = field(default_factory=dict)
     """What the image gives every command."""
+    image_reference: str = ""
+    """Exactly the image that it was made from."""
     failure: str = ""
+    suspended: datetime | None = None
+    """Since when it is suspended."""
 
     @property
     def expires(self) -> datetime:
         """When it expires if nothing happens in it until then."""
         return self.last_active + self.request.idle_timeout
+
+    @property
+    def deletes(self) -> datetime | None:
+        """When it will be deleted, as things stand; `None` while nothing says so."""
+        ends = []
+        if self.request.max_life is not None:
+            ends.append(self.created + self.request.max_life)
+        if self.suspended is not None:
+            ends.append(self.suspended + self.request.retention)
+        if self.state is ContainerState.FAILED:
+            ends.append(self.expires)
+        return min(ends, default=None)
 
     @property
     def environment(self) -> dict[bytes, bytes]:

@@ -11,20 +11,25 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from container_runtime.config import Config
-from container_runtime.containers import Containers
+from container_runtime.containers import Capacity, Containers
 from container_runtime.creation import Maker
 from container_runtime.disk import Disk
 from container_runtime.engine import Engine
 from container_runtime.errors import ContainerNotActive, HostUnsuitable
+from container_runtime.events import Events
 from container_runtime.execution import Execution
 from container_runtime.executions import Executions
 from container_runtime.installation import Installation
 from container_runtime.interpreter import Bundle, collect
+from container_runtime.layers import LayerWatch
+from container_runtime.pool import Pool
 from container_runtime.reconciliation import Reconciler
 from container_runtime.records import ExecutionRequest
 from container_runtime.stdin import feed_stdin
 from container_runtime.store import Store
 from container_runtime.tasks import Tasks
+from container_runtime.usage import UsageReader
+from container_runtime.volumes import Volumes
 from workroom.paths import Home, check_socket_path, private_folder
 
 SPOOL_WRITERS = 4
@@ -42,17 +47,21 @@ class Runtime:
     containers: Containers
     executions: Executions
     installation: Installation
-    max_containers: int
+    capacity: Capacity
     tasks: Tasks
+    events: Events
+    pool: Pool
+    volumes: Volumes
+    usage: UsageReader
 
     async def start(self, request: ExecutionRequest) -> Execution:
-        """Start a command in its container, or return the execution that has its id. Raises
-        `ContainerNotFound` and what `Executions.start` does."""
+        """Start a command in its container, which is resumed if it is suspended, or return the
+        execution that has its id. Raises what `Containers.ready` and `Executions.start` do."""
         try:
             return await self.executions.start(request)
         except ContainerNotActive:
-            self.containers.active(request.container_id)
-            raise
+            await self.containers.ready(request.container_id)
+            return await self.executions.start(request)
 
     async def run(self, request: ExecutionRequest, stdin: bytes) -> Execution:
         """As `start`; `stdin` is written as the command reads it, and then ended."""
@@ -80,35 +89,67 @@ async def running(
     with _locked(home.run / "runtime.lock"):
         installation = await _installation(config, home, bundle)
         disk = Disk(home.spool, config.min_free_bytes)
+        volumes = await Volumes.opened(
+            home.root / "disks", "" if config.bound_disks else "RUNTIME_BOUND_DISKS turns it off"
+        )
         threads = ThreadPoolExecutor(SPOOL_WRITERS, thread_name_prefix="spool")
         try:
             async with Store.opened(home.db) as store, Tasks() as tasks:
+                events = await Events.opened(store)
                 executions = Executions(
                     store, installation.spool_directory, disk, threads, tasks, clock
                 )
-                maker = Maker(engine, store, executions, installation, tasks)
+                maker = Maker(
+                    engine, store, events, executions, installation, volumes, tasks, clock
+                )
+                pool = Pool(
+                    maker,
+                    engine,
+                    disk,
+                    tasks,
+                    clock,
+                    config.pool_targets,
+                    node_id=config.node_id,
+                )
+                capacity = Capacity(config.max_containers, config.max_suspended)
                 containers = Containers(
                     maker,
                     executions,
+                    pool,
                     disk,
                     tasks,
                     clock,
                     node_id=config.node_id,
-                    max_containers=config.max_containers,
+                    capacity=capacity,
                 )
                 reconciler = Reconciler(
-                    engine, store, containers, executions, maker, installation, tasks
+                    engine, store, containers, executions, maker, installation, volumes, tasks
                 )
                 await reconciler.at_start()
+                layers = LayerWatch(
+                    containers.all, volumes, containers.losses.stop_full, config.min_free_bytes
+                )
                 tasks.create_task(reconciler.watch_for_ever())
                 interval = config.reap_interval.total_seconds()
                 tasks.create_task(_reap_for_ever(containers, interval))
+                tasks.create_task(pool.keep_for_ever(containers.has_room))
+                tasks.create_task(layers.watch_for_ever())
+                usage = UsageReader(containers, volumes, layers)
                 try:
                     yield Runtime(
-                        containers, executions, installation, config.max_containers, tasks
+                        containers,
+                        executions,
+                        installation,
+                        capacity,
+                        tasks,
+                        events,
+                        pool,
+                        volumes,
+                        usage,
                     )
                 finally:
                     await containers.close()
+                    await pool.close()
                     tasks.cancel_all()
         finally:
             threads.shutdown()

@@ -12,6 +12,7 @@ outlives this process, and a machine that goes down takes the commands with it.
 
 import asyncio
 import os
+import resource
 import struct
 import time
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from container_runtime.records import SpoolPolicy, SpoolSpec, Totals
 
 _RING_SUFFIX = ".ring"
 _RING = struct.Struct("<qq")
-_SLOW_WRITE = 0.02  # a write that took this long means that the disk is throttling us,
+_SLOW_WRITE = 0.02  # a write that slept and took this long means that the disk throttles us,
 _SLOW_SPELL = 5.0  # and for so long writes are made in a thread, where they hold up nobody else
 
 
@@ -140,9 +141,9 @@ class StreamSpool:
                 loop = asyncio.get_running_loop()
                 await loop.run_in_executor(self._executor, self._put, self._total, data)
             else:
-                before = time.monotonic()
+                before, slept = time.monotonic(), _sleeps()
                 self._put(self._total, data)
-                if time.monotonic() - before > _SLOW_WRITE:
+                if time.monotonic() - before > _SLOW_WRITE and _sleeps() > slept:
                     self._slow_until = time.monotonic() + _SLOW_SPELL
             self._total = end
             if turning:
@@ -257,3 +258,9 @@ class StreamSpool:
             return os.pread(fd, min(length, room), place)
         finally:
             os.close(fd)
+
+
+def _sleeps() -> int:
+    """How often this thread gave up the processor of its own accord, as for a disk; that others
+    took it, on a busy machine, does not count."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw

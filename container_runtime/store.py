@@ -22,12 +22,16 @@ from container_runtime.codec import (
     load_container,
     load_execution,
 )
+from container_runtime.errors import StoreUnreadable
 from container_runtime.journal import Journal
 from container_runtime.records import ContainerRecord, ExecutionRecord
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+
+SCHEMA_VERSION = 1
+"""Written into the database; another release's is refused rather than guessed at."""
 
 BATCH_DELAY = 0.05
 """Seconds that changes are gathered before they are committed together."""
@@ -128,6 +132,15 @@ class Store:
         rows = await self._in_thread(lambda: self._fetch(sa.select(_containers.c.record)))
         return [load_container(row.record) for row in rows]
 
+    async def in_transaction(self, work: Callable[[sa.Connection], T]) -> T:
+        """Do other modules' work, on tables of their own, in one transaction."""
+
+        def transact() -> T:
+            with self._engine.begin() as connection:
+                return work(connection)
+
+        return await self._in_thread(transact)
+
     # Executions
 
     def add_execution(self, record: ExecutionRecord) -> None:
@@ -225,7 +238,7 @@ class Store:
         changes = [_change_in(note) for note in sorted(self._journal.left_over())]
 
         def prepare() -> int:
-            _metadata.create_all(self._engine)
+            self._check_schema()
             self._apply(changes)
             with self._engine.connect() as connection:
                 last = connection.scalar(sa.select(sa.func.max(_executions.c.number)))
@@ -236,6 +249,17 @@ class Store:
             self._journal.empty(number)
 
     # In the store's thread
+
+    def _check_schema(self) -> None:
+        with self._engine.begin() as connection:
+            found = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
+            if found not in (0, SCHEMA_VERSION):
+                raise StoreUnreadable(
+                    f"{self._engine.url.database} was written by another release "
+                    f"(schema {found}, this one has {SCHEMA_VERSION})"
+                )
+            _metadata.create_all(connection)
+            connection.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def _apply(self, changes: Sequence[Change]) -> None:
         added, ended, dropped = _net(changes)
@@ -294,7 +318,10 @@ def _change_in(note: str) -> Change:
 
 def _engine(path: Path) -> sa.Engine:
     engine = sa.create_engine(
-        f"sqlite:///{path}", poolclass=sa.pool.StaticPool, connect_args={"check_same_thread": False}
+        f"sqlite:///{path}",
+        poolclass=sa.pool.StaticPool,
+        connect_args={"check_same_thread": False},
+        hide_parameters=True,  # commands must not get into logs
     )
 
     @sa.event.listens_for(engine, "connect")

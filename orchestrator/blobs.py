@@ -102,8 +102,8 @@ class Blobs:
         free = shutil.disk_usage(path.parent).free
         if free < self._reserve_bytes:
             raise DiskFull(
-                f"only {free} bytes are free where files are kept, {self._reserve_bytes} must "
-                "stay so; delete sessions or files",
+                f"only {free} bytes are free on the disk that keeps the files, "
+                f"{self._reserve_bytes} must stay so; delete sessions or files",
                 free_bytes=str(free),
             )
 

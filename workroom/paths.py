@@ -69,11 +69,18 @@ class Home:
         """Makes what is missing, each folder with mode 0700, and checks that all of it is ours.
 
         A folder of ours that others could enter is closed to them. Raises `UnusablePath` where a
-        folder belongs to another user or is not one.
+        folder belongs to another user, is not one, or cannot be made.
         """
-        self.root.parent.mkdir(parents=True, exist_ok=True)
-        for folder in (self.root, self.run, self.db, self.spool, self.log):
-            private_folder(folder)
+        try:
+            self.root.parent.mkdir(parents=True, exist_ok=True)
+            for folder in (self.root, self.run, self.db, self.spool, self.log):
+                private_folder(folder)
+        except OSError as error:
+            raise UnusablePath(
+                f"{error.filename or self.root} cannot be made: {error.strerror}; set "
+                "WORKROOM_HOME to a folder that this user can write to",
+                path=str(self.root),
+            ) from error
         return self
 
     def socket(self, name: str) -> Path:

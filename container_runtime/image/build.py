@@ -21,8 +21,7 @@ CLEANUP_TIMEOUT = timedelta(seconds=15)
 CLEANUP_POLL = timedelta(milliseconds=200)
 RECIPE_LABEL = "workroom.recipe"
 STAGE_LABEL = "workroom.stage"
-"""Set by the Dockerfile on every stage, so that what a failed build left can be found."""
-BORROWED_STAGE = f"{STAGE_LABEL}=python-packages"
+"""Set by the Dockerfile on every stage, so that what a build leaves behind can be found."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +53,6 @@ async def build_image(
         if ready is not None:
             return ready
         image = await _build(engine, recipe, progress)
-        await engine.tag(image, recipe.repository, recipe.digest)
-        await engine.tag(image, recipe.repository, "latest")
     reference = f"{recipe.repository}:{recipe.digest}"
     progress(f"{reference} is ready")
     return ReadyImage(reference, image, built=True)
@@ -75,7 +72,6 @@ async def _build(engine: EngineApi, recipe: Recipe, progress: Progress) -> str:
     base = await ensure_base_image(engine, recipe.base_image, progress)
     machine = await borrow()
     progress(f"building {recipe.repository} on {base.reference}; this takes a minute or two")
-    leftovers = STAGE_LABEL
     try:
         image = await engine.build(
             recipe.context(machine.files),
@@ -88,14 +84,15 @@ async def _build(engine: EngineApi, recipe: Recipe, progress: Progress) -> str:
             timeout=BUILD_TIMEOUT,
             progress=progress,
         )
-        leftovers = BORROWED_STAGE
+        await engine.tag(image, recipe.repository, recipe.digest)
+        await engine.tag(image, recipe.repository, "latest")
     finally:
-        await _remove_unnamed(engine, leftovers, progress)
+        await _remove_unnamed(engine, progress)
     return image
 
 
-async def _remove_unnamed(engine: EngineApi, label: str, progress: Progress) -> None:
-    """Removes the images without a name that carry `label`.
+async def _remove_unnamed(engine: EngineApi, progress: Progress) -> None:
+    """Removes the stages' images that have no name: what was borrowed, and what is half done.
 
     A build that was broken off holds on to its image until its container is gone, so what is
     in use is tried again for a while. Raises nothing: the build's own outcome matters more.
@@ -103,7 +100,7 @@ async def _remove_unnamed(engine: EngineApi, label: str, progress: Progress) -> 
     deadline = time.monotonic() + CLEANUP_TIMEOUT.total_seconds()
     try:
         while True:
-            unnamed = await engine.images(label=label, dangling=True)
+            unnamed = await engine.images(label=STAGE_LABEL, dangling=True)
             removed = [await engine.remove_image(image) for image in unnamed]
             if all(removed):
                 return

@@ -1,7 +1,9 @@
 """Translates `FileService`."""
 
+import asyncio
 import posixpath
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import grpc
@@ -33,13 +35,18 @@ class FileServicer(rpc.FileServiceServicer):
         """Adds this service to a server."""
         rpc.add_FileServiceServicer_to_server(self, server)
 
-    def _link(self, container_id: str) -> Link:
-        return self._runtime.containers.active(container_id)
+    @asynccontextmanager
+    async def _link(self, container_id: str) -> AsyncIterator[Link]:
+        """The supervisor link of a container, which is resumed if it is suspended and counts as
+        used for as long as the body runs."""
+        with supervised(container_id):
+            link = await self._runtime.containers.ready(container_id)
+            with self._runtime.containers.using(container_id):
+                yield link
 
     async def StatFile(self, request: pb.StatFileRequest, context: Context) -> pb.StatFileResponse:
         path = requests.path("path", request.path)
-        with supervised(request.container_id):
-            link = self._link(request.container_id)
+        async with self._link(request.container_id) as link:
             info = await link.stat(path, root=request.as_root, follow=False)
         return pb.StatFileResponse(file=file_message(info))
 
@@ -49,8 +56,7 @@ class FileServicer(rpc.FileServiceServicer):
         path = requests.path("path", request.path)
         size = page_size(request.page_size, limits.FILE_PAGE, limits.FILE_PAGE_MAX)
         after = position_of(request.page_token)
-        with supervised(request.container_id):
-            link = self._link(request.container_id)
+        async with self._link(request.container_id) as link:
             page = await link.list_files(path, after=after, limit=size, root=request.as_root)
         return pb.ListFilesResponse(
             files=[
@@ -69,8 +75,7 @@ class FileServicer(rpc.FileServiceServicer):
         if request.HasField("limit_bytes"):
             length = requests.offset("limit_bytes", request.limit_bytes)
         root = request.as_root
-        with supervised(request.container_id):
-            link = self._link(request.container_id)
+        async with self._link(request.container_id) as link:
             if offset:
                 found = await link.stat(path, root=root)
                 _check_offset(offset, found.size)
@@ -91,11 +96,10 @@ class FileServicer(rpc.FileServiceServicer):
         opening = first.open
         path = requests.path("open.path", opening.path)
         mode = requests.mode("open.mode", opening.mode) if opening.HasField("mode") else None
-        with supervised(opening.container_id):
-            link = self._link(opening.container_id)
+        async with self._link(opening.container_id) as link:
             info = await link.write_file(
                 path,
-                _data(request_iterator),
+                _data(request_iterator, context),
                 mode=DEFAULT_MODE if mode is None else mode,
                 make_parents=opening.make_parents,
                 root=opening.as_root,
@@ -107,8 +111,8 @@ class FileServicer(rpc.FileServiceServicer):
     ) -> pb.MakeDirectoryResponse:
         path = requests.path("path", request.path)
         mode = requests.mode("mode", request.mode) if request.HasField("mode") else None
-        with supervised(request.container_id):
-            await self._link(request.container_id).mkdir(
+        async with self._link(request.container_id) as link:
+            await link.mkdir(
                 path,
                 mode=DEFAULT_DIRECTORY_MODE if mode is None else mode,
                 parents=request.make_parents,
@@ -119,8 +123,7 @@ class FileServicer(rpc.FileServiceServicer):
     async def MoveFile(self, request: pb.MoveFileRequest, context: Context) -> pb.MoveFileResponse:
         source = requests.path("source", request.source)
         destination = requests.path("destination", request.destination)
-        with supervised(request.container_id):
-            link = self._link(request.container_id)
+        async with self._link(request.container_id) as link:
             await link.move(source, destination, root=request.as_root)
         return pb.MoveFileResponse()
 
@@ -128,8 +131,7 @@ class FileServicer(rpc.FileServiceServicer):
         self, request: pb.RemoveFileRequest, context: Context
     ) -> pb.RemoveFileResponse:
         path = requests.path("path", request.path)
-        with supervised(request.container_id):
-            link = self._link(request.container_id)
+        async with self._link(request.container_id) as link:
             try:
                 await link.remove(path, recursive=request.recursive, root=request.as_root)
             except FileMissing:
@@ -146,7 +148,10 @@ def _check_offset(offset: int, size: int) -> None:
         )
 
 
-async def _data(messages: AsyncIterator[pb.WriteFileRequest]) -> AsyncIterator[bytes]:
+async def _data(
+    messages: AsyncIterator[pb.WriteFileRequest], context: Context
+) -> AsyncIterator[bytes]:
+    """The content, whole: a caller whose connection broke must not count as one who was done."""
     async for message in messages:
         if message.WhichOneof("part") != "data":
             raise InvalidField("open", "only the first message may carry it")
@@ -154,3 +159,7 @@ async def _data(messages: AsyncIterator[pb.WriteFileRequest]) -> AsyncIterator[b
             raise InvalidField("data", f"at most {WRITE_BYTES} bytes are allowed in a message")
         if message.data:
             yield message.data
+    # The library ends both in the same way. Only an answer tells: none can be sent to the dead.
+    await context.send_initial_metadata(())
+    if context.cancelled():
+        raise asyncio.CancelledError

@@ -6,7 +6,15 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from container_runtime.execution import Chunk, MissingRange
 from container_runtime.limits import SIZES, SizeLimits
-from container_runtime.model import Ending, FileInfo, FileKind, Outcome, StartStage, Stream
+from container_runtime.model import (
+    Ending,
+    FileInfo,
+    FileKind,
+    LostReason,
+    Outcome,
+    StartStage,
+    Stream,
+)
 from container_runtime.records import (
     ContainerRecord,
     ContainerState,
@@ -20,7 +28,7 @@ from workroom.runtime.v1 import containers_pb2 as containers
 from workroom.runtime.v1 import executions_pb2 as executions
 from workroom.runtime.v1 import filesystem_pb2 as files
 
-_SIZES = {
+SIZE_VALUES = {
     Size.SMALL: containers.Container.SIZE_SMALL,
     Size.MEDIUM: containers.Container.SIZE_MEDIUM,
     Size.LARGE: containers.Container.SIZE_LARGE,
@@ -28,6 +36,9 @@ _SIZES = {
 _CONTAINER_STATES = {
     ContainerState.CREATING: containers.Container.STATE_CREATING,
     ContainerState.ACTIVE: containers.Container.STATE_ACTIVE,
+    ContainerState.SUSPENDING: containers.Container.STATE_SUSPENDING,
+    ContainerState.SUSPENDED: containers.Container.STATE_SUSPENDED,
+    ContainerState.RESUMING: containers.Container.STATE_RESUMING,
     ContainerState.DELETING: containers.Container.STATE_DELETING,
     ContainerState.FAILED: containers.Container.STATE_FAILED,
 }
@@ -49,6 +60,13 @@ _KINDS = {
     FileKind.SYMLINK: files.FileInfo.KIND_SYMBOLIC_LINK,
     FileKind.OTHER: files.FileInfo.KIND_OTHER,
 }
+_LOSSES = {
+    LostReason.DIED: executions.ContainerLost.REASON_DIED,
+    LostReason.DELETED: executions.ContainerLost.REASON_DELETED,
+    LostReason.SUSPENDED: executions.ContainerLost.REASON_SUSPENDED,
+    LostReason.INTERRUPTED: executions.ContainerLost.REASON_INTERRUPTED,
+    LostReason.DISK_FULL: executions.ContainerLost.REASON_DISK_FULL,
+}
 _NO_PROCESS = (11, 12)  # EAGAIN, ENOMEM: no process could be made
 
 
@@ -59,13 +77,15 @@ def container_message(record: ContainerRecord) -> containers.Container:
         project_id=record.request.project_id,
         node_id=record.node_id,
         image=record.request.image,
-        size=_SIZES[record.request.size],
+        size=SIZE_VALUES[record.request.size],
         state=_CONTAINER_STATES[record.state],
         labels=dict(record.request.labels),
-        create_time=_timestamp(record.created),
-        last_active_time=_timestamp(record.last_active),
-        expire_time=_timestamp(record.expires),
+        create_time=timestamp(record.created),
+        last_active_time=timestamp(record.last_active),
+        expire_time=timestamp(record.expires),
         failure=record.failure,
+        suspend_time=None if record.suspended is None else timestamp(record.suspended),
+        delete_time=None if record.deletes is None else timestamp(record.deletes),
     )
 
 
@@ -76,10 +96,12 @@ def size_limits_messages() -> list[containers.SizeLimits]:
 
 def _size_limits(size: Size, found: SizeLimits) -> containers.SizeLimits:
     return containers.SizeLimits(
-        size=_SIZES[size],
+        size=SIZE_VALUES[size],
         cpu_millis=found.cpu_millis,
         memory_bytes=found.memory_bytes,
         pids=found.pids,
+        disk_bytes=found.disk_bytes,
+        layer_bytes=found.layer_bytes,
     )
 
 
@@ -93,17 +115,17 @@ def execution_message(record: ExecutionRecord) -> executions.Execution:
         state=executions.Execution.STATE_RUNNING,
         stdout=_totals(record.stdout),
         stderr=_totals(record.stderr),
-        create_time=_timestamp(record.created),
+        create_time=timestamp(record.created),
         stdin_bytes=record.stdin_bytes,
     )
     if request.spec.timeout is not None:
         message.timeout.FromTimedelta(request.spec.timeout)
     if record.started is not None:
-        message.start_time.CopyFrom(_timestamp(record.started))
+        message.start_time.CopyFrom(timestamp(record.started))
     if record.outcome is not None and record.ended is not None:
         message.state = executions.Execution.STATE_ENDED
         message.outcome.CopyFrom(outcome_message(record.outcome))
-        message.end_time.CopyFrom(_timestamp(record.ended))
+        message.end_time.CopyFrom(timestamp(record.ended))
     return message
 
 
@@ -153,6 +175,7 @@ def outcome_message(outcome: Outcome) -> executions.Outcome:
             message.start_failed.CopyFrom(_start_failed(outcome))
         case Ending.LOST:
             message.container_lost.message = outcome.message or "the container is gone"
+            message.container_lost.reason = _LOSSES[outcome.lost or LostReason.DIED]
     if outcome.ending is Ending.EXITED:
         message.exited.SetInParent()
     return message
@@ -210,7 +233,8 @@ def path_message(path: bytes) -> files.FilePath:
         return files.FilePath(raw=path)
 
 
-def _timestamp(when: datetime) -> Timestamp:
+def timestamp(when: datetime) -> Timestamp:
+    """A point in time."""
     message = Timestamp()
     message.FromDatetime(when)
     return message

@@ -14,6 +14,7 @@ from container_runtime.records import (
     DEFAULT_IDLE_TIMEOUT,
     DEFAULT_IMAGE,
     DEFAULT_PROJECT,
+    DEFAULT_RETENTION,
     DEFAULT_SPOOL_BYTES,
     ContainerRequest,
     ExecutionRequest,
@@ -81,7 +82,17 @@ def container_request(message: containers.CreateContainerRequest) -> ContainerRe
             limits.IDLE_TIMEOUT_MAX,
         )
         or DEFAULT_IDLE_TIMEOUT,
+        retention=_retention(message),
+        max_life=_between(
+            "max_life", duration(message, "max_life"), limits.MAX_LIFE_MIN, limits.MAX_LIFE_MAX
+        ),
     )
+
+
+def _retention(message: containers.CreateContainerRequest) -> timedelta:
+    asked = duration(message, "retention")
+    retention = _between("retention", asked, timedelta(0), limits.RETENTION_MAX)
+    return DEFAULT_RETENTION if retention is None else retention
 
 
 def _labels(message: containers.CreateContainerRequest) -> dict[str, str]:

@@ -6,6 +6,7 @@ It is recorded by pid and start time under the state folder, so that no other en
 import asyncio
 import json
 import os
+import shutil
 import signal
 import time
 from dataclasses import dataclass
@@ -154,9 +155,9 @@ def _spawn(spec: DaemonSpec) -> int:
     log_flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     try:
         pid = os.posix_spawnp(
-            argv[0],
+            shutil.which(argv[0], path=search_path()) or argv[0],
             argv,
-            os.environ,
+            {**os.environ, "PATH": search_path()},
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 1, str(spec.log), log_flags, 0o600),
@@ -178,6 +179,15 @@ def _spawn(spec: DaemonSpec) -> int:
     partial.write_text(json.dumps(record))
     partial.replace(spec.record)
     return pid
+
+
+def search_path() -> str:
+    """PATH with the folders that a root without a login shell may lack; iptables is there, too."""
+    return os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin:/usr/sbin:/sbin"])
+
+
+def is_installed() -> bool:
+    return shutil.which(DAEMON, path=search_path()) is not None
 
 
 def _addresses(spec: DaemonSpec) -> list[str]:

@@ -2,7 +2,6 @@
 
 import os
 import platform
-import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -146,7 +145,7 @@ def _check_may_start(socket: Path) -> None:
             f"Workroom's services run on Linux only, and this is {platform.system()}; run them "
             "on a Linux machine and use the client from here"
         )
-    if shutil.which(daemon.DAEMON) is None and not debian.can_install():
+    if not daemon.is_installed() and not debian.can_install():
         raise EngineUnavailable(
             f"no engine answers at {socket} and none is installed. Workroom installs one by "
             "itself only as root on Debian or Ubuntu: install Docker Engine with your system's "
@@ -162,8 +161,7 @@ def _check_may_start(socket: Path) -> None:
 
 
 async def _bring_up(spec: DaemonSpec, progress: Progress) -> None:
-    installed = shutil.which(daemon.DAEMON) is not None
-    if not installed:
+    if not daemon.is_installed():
         await debian.install("docker.io", progress=progress)
         if not _has_systemd():
             await daemon.end_foreign(spec, progress)

@@ -135,7 +135,8 @@ class Faults:
             ModelUnreachable,
             "the model server cannot be reached",
             problem,
-            "check that it runs and that ORCHESTRATOR_MODEL_BASE_URL is right",
+            "check that it runs and that its address (--base-url, ORCHESTRATOR_MODEL_BASE_URL) is "
+            "right",
             retryable=retryable,
         )
 
@@ -269,7 +270,7 @@ _WORDS: dict[type[ModelError], tuple[str, str]] = {
     ),
     ModelNotFound: (
         "the model server has no such model",
-        "set ORCHESTRATOR_MODEL, or the session's model, to one that it has",
+        "set ORCHESTRATOR_MODEL, --model or the session's model to one that it has",
     ),
     ModelAuthenticationFailed: (
         "the model server refused the key",

@@ -143,7 +143,8 @@ def _check_agent(agent: Agent) -> None:
 
 def _check_environment(spec: EnvironmentSpec) -> None:
     if len(spec.image) > NAME_CHARS or any(not "!" <= letter <= "~" for letter in spec.image):
-        raise InvalidField("environment.image", "is not the name of an image")
+        problem = f"{spec.image!r} is not the name of an image; the default is `base`"
+        raise InvalidField("environment.image", problem)
     _check_network(spec.network)
     if len(spec.env) > VARIABLES:
         raise InvalidField("environment.env", f"more than {VARIABLES} variables")

@@ -12,15 +12,18 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
 
 from container_runtime.__main__ import SERVICES, registrations
 from container_runtime.config import Config
+from container_runtime.docker import DockerEngine
 from container_runtime.engine import Engine
 from container_runtime.interpreter import Bundle, collect
 from container_runtime.runtime import Runtime, now, running
+from container_runtime.volumes import kernel
 from workroom.paths import Home
 from workroom.rpc.channel import open_channel
 from workroom.rpc.drain import Drain
@@ -194,6 +197,9 @@ def new_home() -> Iterator[Home]:
     try:
         yield home
     finally:
+        for mounted in kernel.mounts():
+            if root in mounted.target.parents:
+                kernel.unmount(mounted.target)
         shutil.rmtree(root)
 
 
@@ -201,7 +207,11 @@ def new_home() -> Iterator[Home]:
 async def node_on(home: Home, engine: Engine, clock=now, **settings) -> AsyncIterator[Node]:
     """A runtime on `home`, served."""
     bundle = await asyncio.to_thread(collected)
-    defaults = {"node_id": "node-under-test", "min_free_bytes": 0}
+    defaults: dict[str, Any] = {
+        "node_id": "node-under-test",
+        "min_free_bytes": 0,
+        "bound_disks": isinstance(engine, DockerEngine),
+    }
     config = Config(**(defaults | settings))
     drain = Drain()
     address = f"unix:{home.run}/{secrets.token_hex(4)}.sock"

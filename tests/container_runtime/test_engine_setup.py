@@ -19,6 +19,7 @@ from container_runtime.setup.errors import (
     EngineStartFailed,
     EngineUnavailable,
 )
+from tests.container_runtime.processes import processes_that_mention
 
 HERE = Engine(version="1", system="linux", kernel=platform.release(), operating_system="Debian")
 SOCKET = Path("/run/other.sock")
@@ -282,7 +283,7 @@ async def test_real_engine_starts_over_a_stale_pid_file_and_stops(spec, tmp_path
     assert "stale pid file" in told[0]
     assert not owned.is_alive()
     assert DEFAULT_SOCKET.is_socket()
-    assert not processes_that_mention(tmp_path)
+    assert not processes_that_mention(str(tmp_path))
 
 
 async def test_set_ups_at_the_same_time_start_one_engine(spec, told):
@@ -293,15 +294,3 @@ async def test_set_ups_at_the_same_time_start_one_engine(spec, told):
 
     assert await stop_daemon(spec, ignore)
     assert len([line for line in told if line.startswith("starting")]) == 1
-
-
-def processes_that_mention(folder: Path) -> list[str]:
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            line = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if str(folder) in line:
-            found.append(line)
-    return found

@@ -84,7 +84,7 @@ async def test_image_that_matches_its_recipe_is_not_built_again(tmp_path):
     told: list[str] = []
     ready = await ensure_engine(ignore, state_dir=tmp_path)
 
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(10):
         image = await ensure_image("base", ready, told.append, state_dir=tmp_path)
 
     assert not image.built
@@ -163,7 +163,7 @@ LABEL {name}={value}
 COPY machine/ /machine/
 {step}
 FROM scratch AS {target}
-LABEL {name}={value}
+LABEL {name}={value} workroom.stage=test
 COPY --from=python-packages /etc/hostname /
 """
 

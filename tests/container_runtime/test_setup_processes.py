@@ -1,15 +1,14 @@
 import asyncio
 import os
-import signal
 import subprocess
 import sys
-from contextlib import suppress
 from datetime import timedelta
 
 import pytest
 
 from container_runtime.setup.errors import SetupBusy
 from container_runtime.setup.processes import locked, process_state, run
+from tests.container_runtime.processes import processes_that_mention
 
 SOON = timedelta(milliseconds=200)
 LONG = timedelta(seconds=20)
@@ -39,25 +38,24 @@ async def test_missing_program_is_code_127():
 
 
 async def test_timeout_ends_the_command_and_its_children(tmp_path):
-    pids = tmp_path / "pids"
+    mark = str(tmp_path)
+    child = f"sh -c 'sleep 60; :' {mark}"
 
-    finished = await run(
-        "sh", "-c", f"echo $$ >{pids}; sleep 60 & echo $! >>{pids}; wait", timeout=SOON
-    )
+    finished = await run("sh", "-c", f"{child} & wait", mark, timeout=timedelta(seconds=1))
 
     assert finished.code == 124
-    assert all_gone(pids.read_text().split())
+    assert processes_that_mention(mark) == []
 
 
 async def test_cancelled_caller_leaves_no_process(tmp_path):
-    pids = tmp_path / "pids"
-    command = ("sh", "-c", f"echo $$ >{pids}.new; mv {pids}.new {pids}; sleep 60 & wait")
+    mark, started = str(tmp_path), tmp_path / "started"
     async with asyncio.TaskGroup() as tasks:
+        command = ("sh", "-c", f"touch {started}; sleep 60 & wait", mark)
         running = tasks.create_task(run(*command, timeout=LONG))
-        await until(pids.exists)
+        await until(started.exists)
         running.cancel()
 
-    assert all_gone(pids.read_text().split())
+    assert processes_that_mention(mark) == []
 
 
 async def test_second_set_up_waits_for_the_first_and_says_so(tmp_path):
@@ -131,14 +129,3 @@ async def until(condition) -> None:
             if condition():
                 return
             await asyncio.sleep(0.01)
-
-
-def all_gone(pids: list[str]) -> bool:
-    alive = []
-    for pid in map(int, pids):
-        state = process_state(pid)
-        if state is not None and not state.zombie:
-            alive.append(pid)
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-    return not alive

@@ -1,6 +1,8 @@
 """What every engine must do for files."""
 
+import asyncio
 import os
+import sys
 
 import grpc
 import pytest
@@ -161,3 +163,41 @@ async def test_wrong_kinds_are_told_apart(node, container):
             fpb.ListFilesRequest(container_id=container, path=file_path("/workspace/f"))
         )
     assert reason(refused.value) == "NOT_A_DIRECTORY"
+
+
+VANISHING = """
+import asyncio, os, sys
+from workroom.rpc.channel import open_channel
+from workroom.runtime.v1 import filesystem_pb2 as pb, filesystem_pb2_grpc as rpc
+
+async def main(address, container):
+    files = rpc.FileServiceStub(open_channel(address))
+    calls = []
+    for number in range(20):
+        call = files.WriteFile()
+        path = pb.FilePath(text=f"/workspace/f{number}")
+        opening = pb.WriteFileRequest.Open(container_id=container, path=path)
+        await call.write(pb.WriteFileRequest(open=opening))
+        await call.write(pb.WriteFileRequest(data=b"half of it"))
+        calls.append(call)
+    print("written", flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_a_caller_that_is_killed_in_the_middle_changes_nothing(node, container):
+    for number in range(20):
+        await node.calls.write(container, f"/workspace/f{number}", b"before")
+    client = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", VANISHING, node.address, container), stdout=asyncio.subprocess.PIPE
+    )
+    assert client.stdout is not None
+    assert await client.stdout.readline() == b"written\n"
+    client.kill()
+    await client.wait()
+    for number in range(20):
+        assert await node.calls.read(container, f"/workspace/f{number}") == b"before"
+    done = await node.calls.run(container, "sleep 0.2; cat f*; ls -A | wc -l")
+    assert done.stdout.head == b"before" * 20 + b"20\n"

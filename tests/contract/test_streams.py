@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import random
+from typing import Any
 
 import grpc
 import pytest
@@ -81,7 +82,7 @@ async def test_stdin_signals_and_failures_are_answered_for_their_execution(node,
     await call.write(Request(execution_id="exec_1", stdin=stdin))
     await call.write(Request(execution_id="exec_none", watch=Request.Watch()))
     await call.write(Request(execution_id="exec_1", resize=epb.ResizeTerminalRequest()))
-    seen = {"failed": []}
+    seen: dict[str, Any] = {"failed": []}
     while len(seen["failed"]) < 2 or "output" not in seen or "stdin_accepted" not in seen:
         answer = await call.read()
         kind = answer.WhichOneof("event")

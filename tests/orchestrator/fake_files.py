@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import grpc
 from google.rpc import error_details_pb2, status_pb2
-from grpc_status import rpc_status  # type: ignore[import-untyped]
+from grpc_status import rpc_status
 
 from workroom.runtime.v1 import filesystem_pb2
 from workroom.runtime.v1 import filesystem_pb2_grpc as filesystem_rpc

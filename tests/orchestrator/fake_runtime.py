@@ -57,7 +57,10 @@ class FakeRuntime:
             _Executions(self),  # type: ignore[abstract]
             self._server,
         )
-        containers_rpc.add_ContainerServiceServicer_to_server(_Containers(self), self._server)
+        containers_rpc.add_ContainerServiceServicer_to_server(
+            _Containers(self),  # type: ignore[abstract]
+            self._server,
+        )
         filesystem_rpc.add_FileServiceServicer_to_server(
             Files(self.root),  # type: ignore[abstract]
             self._server,

@@ -21,12 +21,9 @@ from pathlib import Path
 
 import grpc
 
-from workroom.cli.services import ORCHESTRATOR, ServiceFailed, serving
+from workroom.cli.services import ORCHESTRATOR, ServiceFailed, die_with, serving
 from workroom.errors import WorkroomError
 from workroom.paths import Home
-
-TRANSIENT = {"workroom.transient": "true"}
-"""Metadata of a session that goes with the command that made it, however that ends."""
 
 POLL_SECONDS = 0.1
 READY_TIMEOUT = timedelta(seconds=60)
@@ -121,8 +118,11 @@ class Installation:
 
     async def set_up(self) -> None:
         """Provides the container engine and the image, telling on stderr what it does."""
+        parent = os.getpid()
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "container_runtime.setup", "all", stdin=subprocess.DEVNULL
+            *(sys.executable, "-m", "container_runtime.setup", "all"),
+            stdin=subprocess.DEVNULL,
+            preexec_fn=lambda: die_with(parent),
         )
         try:
             code = await process.wait()
@@ -164,8 +164,13 @@ class Installation:
             if process is not None and process.poll() is not None and self.owner() is None:
                 break
             await asyncio.sleep(POLL_SECONDS)
-        tail = (self.home.log / "up.log").read_text(errors="replace")[-4000:].strip()
-        raise ServiceFailed(f"the services did not come up:\n{tail}")
+        raise ServiceFailed(f"the services did not come up:\n{self._up_log()}")
+
+    def _up_log(self) -> str:
+        """Why the process that keeps the services up has ended; the end of its log otherwise."""
+        text = (self.home.log / "up.log").read_text(errors="replace")
+        _, error, why = text.rpartition("error: ")
+        return (why if error else text[-4000:]).strip()
 
     async def left(self) -> None:
         """After a user has left: waits for the end of what was started only for its users.

@@ -13,6 +13,7 @@ import click
 
 from workroom import __version__
 from workroom.cli import keys as key_commands
+from workroom.cli.display import printable
 from workroom.cli.installation import Installation, NotUp
 from workroom.cli.run import PROTOCOLS, Options
 from workroom.cli.run import run as run_prompt
@@ -78,6 +79,7 @@ def run(**options: Any) -> None:
 
     Uses the installation that is up, or starts one for as long as this takes.
     """
+    _check_text(options)
     if not options["prompt"].strip():
         raise click.UsageError("PROMPT is empty")
     if options["script"] is not None and (options["base_url"] or options["model"]):
@@ -85,6 +87,16 @@ def run(**options: Any) -> None:
             "--script plays a script: it goes with neither --model nor --base-url"
         )
     _run(run_prompt(Options(**options)))
+
+
+def _check_text(options: dict[str, Any]) -> None:
+    """Refuses words with bytes that are not UTF-8: they could not be sent."""
+    for name in ("prompt", "image", "model", "base_url"):
+        if not options[name].isascii():
+            try:
+                options[name].encode()
+            except UnicodeEncodeError:
+                raise click.UsageError(f"{name.upper()} is not UTF-8") from None
 
 
 @cli.command()
@@ -176,17 +188,20 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt, asyncio.CancelledError):
         click.echo("interrupted", err=True)
         sys.exit(INTERRUPTED)
-    except WorkroomError as error:
+    except (WorkroomError, OSError) as error:
         _fail(error)
     except ExceptionGroup as group:
-        known = group.subgroup(WorkroomError)
+        known = group.subgroup((WorkroomError, OSError))
         if known is None:
             raise
         _fail(next(_leaves(known)))
 
 
 def _fail(error: BaseException) -> NoReturn:
-    click.echo(f"{click.style('error:', fg='red')} {error}", err=True)
+    if isinstance(error, BrokenPipeError):  # whoever read our output wants no more of it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    click.echo(f"{click.style('error:', fg='red')} {printable(str(error))}", err=True)
     sys.exit(1)
 
 

@@ -13,9 +13,10 @@ import grpc
 from google.protobuf.json_format import MessageToDict
 
 from workroom.cli.artifacts import fetch
-from workroom.cli.display import Display, text_of, usage_line
-from workroom.cli.installation import TRANSIENT, Installation
+from workroom.cli.display import Display, printable, text_of, usage_line
+from workroom.cli.installation import Installation
 from workroom.cli.services import ORCHESTRATOR
+from workroom.cli.uses import Use, using
 from workroom.client import Client
 from workroom.errors import InvalidField, WorkroomError
 from workroom.orchestrator.v1 import (
@@ -63,6 +64,7 @@ async def run(options: Options) -> None:
     """Runs one prompt to its answer. Raises `TurnNotCompleted` when there is none."""
     agent = _agent(options)
     _check_files(options.files)
+    _check_out(options.out)
     home = Home.from_env().create()
     installation = Installation(home)
     with installation.used():
@@ -70,7 +72,8 @@ async def run(options: Options) -> None:
             await installation.set_up()
         await installation.ensure_up(os.environ)
         async with Client.connect(ORCHESTRATOR.address(home)) as client:
-            await _converse(client, options, agent)
+            with using(home) as use:
+                await _converse(client, options, agent, use)
     await installation.left()
 
 
@@ -78,22 +81,47 @@ def _check_files(paths: Sequence[Path]) -> None:
     """Refuses what cannot be put into the container, before anything is started for it."""
     names: dict[str, Path] = {}
     for path in paths:
+        shown = printable(str(path))
         if any(not character.isprintable() for character in path.name):
-            raise InvalidField("--file", f"{str(path)!r} has a control character in its name")
+            raise InvalidField(
+                "--file", f"{str(path)!r} has a character in its name that is no text; rename it"
+            )
         if not path.exists():
-            raise InvalidField("--file", f"{path} does not exist")
+            raise InvalidField("--file", f"{shown} does not exist")
         if path.is_dir():
-            raise InvalidField("--file", f"{path} is a directory; name the files in it, or pack it")
+            raise InvalidField(
+                "--file", f"{shown} is a directory; name the files in it, or pack it"
+            )
         if not os.access(path, os.R_OK):
-            raise InvalidField("--file", f"{path} cannot be read by this user")
+            raise InvalidField("--file", f"{shown} cannot be read by this user")
         if path.name in names:
             raise InvalidField("--file", f"{names[path.name]} and {path} have the same name")
         names[path.name] = path
 
 
+def _check_out(out: Path) -> None:
+    """Refuses a folder that artifacts could not be fetched into, while nothing is lost by it."""
+    there = out.absolute()
+    while not there.exists():
+        there = there.parent
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK) or _is_read_only(there):
+        raise InvalidField(
+            "--out", f"{out}: files cannot be written to {there}; name a folder where they can"
+        )
+
+
+def _is_read_only(folder: Path) -> bool:
+    return bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
+
+
 def _agent(options: Options) -> agents_pb2.Agent:
     """The agent, with whoever the command line says serves its model."""
-    agent = agents_pb2.Agent(model=options.model)
+    model = options.model
+    if options.base_url and not model:
+        model = os.environ.get("ORCHESTRATOR_MODEL", "")
+        if not model:
+            raise InvalidField("--base-url", "needs --model: the name of a model that it serves")
+    agent = agents_pb2.Agent(model=model)
     if options.script is not None:
         try:
             yaml = options.script.read_text()
@@ -108,7 +136,7 @@ def _agent(options: Options) -> agents_pb2.Agent:
     return agent
 
 
-async def _converse(client: Client, options: Options, agent: agents_pb2.Agent) -> None:
+async def _converse(client: Client, options: Options, agent: agents_pb2.Agent, use: Use) -> None:
     uploaded = []
     session_id = ""
     try:
@@ -116,20 +144,33 @@ async def _converse(client: Client, options: Options, agent: agents_pb2.Agent) -
         for path in options.files:
             file = await client.upload(path)
             uploaded.append(file.id)
+            if not options.keep:
+                use.note_file(file.id)
             environment.files.add(file_id=file.id, path=f"/workspace/{path.name}")
         request = sessions_pb2.CreateSessionRequest(
             request_id=os.urandom(16).hex(),
             agent=agent,
             environment=environment,
             input=[turns_pb2.ContentPart(text=options.prompt)],
-            metadata={} if options.keep else TRANSIENT,
+            metadata={} if options.keep else use.metadata,
         )
         session = await _create(client, request, options)
         session_id = session.id
         await _follow(client, session_id, options)
     finally:
         if not options.keep:
-            await client.remove(session_id, uploaded)
+            await _remove(client, options, session_id, uploaded)
+        # Without an id the session may be in the making: then `up` looks for it a little later.
+        if session_id or options.keep:
+            use.cleared()
+
+
+async def _remove(client: Client, options: Options, session_id: str, files: Sequence[str]) -> None:
+    """Takes away what was made; what cannot be now, `up` takes away when this command has ended."""
+    try:
+        await client.remove(session_id, files)
+    except WorkroomError as error:
+        _tell(options, f"the session is removed later: {error}")
 
 
 async def _create(
@@ -142,6 +183,12 @@ async def _create(
         except grpc.aio.AioRpcError as error:
             if not _says(error, MODEL_NOT_CONFIGURED):
                 raise
+            if options.model:
+                raise InvalidField(
+                    "--model",
+                    f"no model server is configured that could have {options.model!r}; name it "
+                    "with --base-url or ORCHESTRATOR_MODEL_BASE_URL",
+                ) from error
             request.agent.provider.script.name = TOUR
             request.agent.provider.script.yaml = (
                 resources.files("workroom.cli").joinpath(TOUR).read_text()

@@ -79,7 +79,7 @@ class Child:
                 stderr=descriptor,
                 env=dict(environ),
                 start_new_session=True,  # the terminal's Ctrl-C is for the CLI alone
-                preexec_fn=lambda: _die_with(parent),
+                preexec_fn=lambda: die_with(parent),
             )
         finally:
             os.close(descriptor)
@@ -92,10 +92,16 @@ class Child:
             if await serving(self.service, home):
                 return
             await asyncio.sleep(0.05)
+        why = self._own_words() or f"the end of {self.log}:\n{self.log_tail()}"
         raise ServiceFailed(
-            f"{self.service.name} did not come up; the end of {self.log}:\n{self.log_tail()}",
-            service=self.service.name,
+            f"{self.service.name} did not come up: {why}", service=self.service.name
         )
+
+    def _own_words(self) -> str:
+        """What the service said last about why it ends; empty when it said nothing."""
+        mark = f"{self.service.module}: "
+        said = [line for line in self.log_tail().splitlines() if line.startswith(mark)]
+        return said[-1].removeprefix(mark) if said and self.process.returncode is not None else ""
 
     def log_tail(self, lines: int = 12) -> str:
         """The last lines of the service's log."""
@@ -130,8 +136,8 @@ async def serving(service: Service, home: Home) -> bool:
         await channel.close()
 
 
-def _die_with(parent: int) -> None:
-    """In the child, before exec: asks the kernel for a TERM when the parent dies."""
+def die_with(parent: int) -> None:
+    """For a child before exec: asks the kernel for a TERM when the parent dies."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         os._exit(1)

@@ -10,13 +10,17 @@ from datetime import timedelta
 
 import structlog
 
-from workroom.cli.installation import TRANSIENT, Installation
+from workroom.cli.installation import Installation
 from workroom.cli.services import ORCHESTRATOR, SERVICES, Child, Service, ServiceFailed
+from workroom.cli.uses import clear_dead
 from workroom.client import Client
 from workroom.errors import WorkroomError
 from workroom.paths import Home
 
 UNUSED_POLL_SECONDS = 0.25
+CLEAR_POLL_SECONDS = 1.0
+"""How often is looked for commands that have died."""
+
 RESTARTS = 5
 RESTART_WINDOW = timedelta(minutes=1)
 """A service that dies more often than this in that time takes the installation down."""
@@ -30,6 +34,7 @@ class Supervision:
     def __init__(self, home: Home, environ: Mapping[str, str]) -> None:
         self._home = home
         self._environ = {**environ, "WORKROOM_HOME": str(home.root)}
+        self._clearing = asyncio.Lock()
 
     async def run(self, installation: Installation, *, until_unused: bool) -> None:
         """Starts the services; stops them at a signal, or when nobody uses them any more.
@@ -44,9 +49,10 @@ class Supervision:
                 log.info("up", home=str(self._home.root))
                 async with asyncio.TaskGroup() as tasks:
                     running = [tasks.create_task(keeper.keep()) for keeper in keepers]
+                    running.append(tasks.create_task(self._clear_forever()))
                     if until_unused:
                         await _until_unused(installation, stopped, users)
-                        await self._remove_transient()
+                        await self._clear()
                     else:
                         await stopped.wait()
                     log.info("stopping")
@@ -65,14 +71,24 @@ class Supervision:
         await orchestrator.start()
         return keepers
 
-    async def _remove_transient(self) -> None:
-        """Deletes the sessions of commands that were killed before they could."""
+    async def _clear_forever(self) -> None:
+        while True:
+            await self._clear()
+            await asyncio.sleep(CLEAR_POLL_SECONDS)
+
+    async def _clear(self) -> None:
+        """Deletes what commands made that were killed before they could delete it."""
         try:
-            async with Client.connect(ORCHESTRATOR.address(self._home)) as client:
-                async for session in client.sessions_with(TRANSIENT):
-                    await client.remove(session.id)
+            async with (
+                self._clearing,
+                Client.connect(ORCHESTRATOR.address(self._home)) as client,
+            ):
+                count = await clear_dead(self._home, client)
         except WorkroomError as error:
-            log.warning("sessions left behind", error=str(error))
+            log.warning("a dead command is not cleared away yet", error=str(error))
+        else:
+            if count:
+                log.info("cleared away after commands that died", count=count)
 
 
 class Keeper:

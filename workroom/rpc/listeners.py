@@ -87,7 +87,11 @@ def _bind_problem(address: TcpAddress | UnixAddress) -> WorkroomError:
         _try_bind(address)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            return AddressInUse(f"another server listens on {name}", address=name)
+            return AddressInUse(
+                f"another server listens on {name}; stop it, or set another address "
+                "(the orchestrator's is in ORCHESTRATOR_ADDRESS)",
+                address=name,
+            )
         problem = error.strerror or str(error)
         return BindFailed(f"cannot listen on {name}: {problem}", address=name, problem=problem)
     return BindFailed(f"cannot listen on {name}", address=name)

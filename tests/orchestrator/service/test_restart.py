@@ -160,7 +160,14 @@ def check(peers: Peers, told: list[tuple[object, ...]], events: list[events_pb2.
     assert len(done) == len(set(done)) == 5
 
 
-@pytest.mark.parametrize("boundary", BOUNDARIES)
+SAMPLE = ("environment ready", "command's output", "answer begun")
+"""Where the quick tests kill; the long ones do it everywhere."""
+
+
+@pytest.mark.parametrize(
+    "boundary",
+    [pytest.param(name, marks=() if name in SAMPLE else pytest.mark.slow) for name in BOUNDARIES],
+)
 async def test_a_turn_ends_as_if_nothing_had_been(process: Process, peers: Peers, boundary: str):
     session_id = await create(process)
     seen = []

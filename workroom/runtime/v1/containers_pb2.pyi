@@ -43,6 +43,12 @@ class Container(_message.Message):
         """Being deleted."""
         STATE_FAILED: Container._State.ValueType  # 4
         """Died without having been deleted; `failure` says how. It is removed at its expiry."""
+        STATE_SUSPENDING: Container._State.ValueType  # 5
+        """Its processes are being ended; the next use waits for that and resumes it."""
+        STATE_SUSPENDED: Container._State.ValueType  # 6
+        """It has no processes, its file system is kept; the next use resumes it."""
+        STATE_RESUMING: Container._State.ValueType  # 7
+        """It is being run again."""
 
     class State(_State, metaclass=_StateEnumTypeWrapper):
         """Where a container is in its life. Only the runtime changes it."""
@@ -57,6 +63,12 @@ class Container(_message.Message):
     """Being deleted."""
     STATE_FAILED: Container.State.ValueType  # 4
     """Died without having been deleted; `failure` says how. It is removed at its expiry."""
+    STATE_SUSPENDING: Container.State.ValueType  # 5
+    """Its processes are being ended; the next use waits for that and resumes it."""
+    STATE_SUSPENDED: Container.State.ValueType  # 6
+    """It has no processes, its file system is kept; the next use resumes it."""
+    STATE_RESUMING: Container.State.ValueType  # 7
+    """It is being run again."""
 
     class _Size:
         ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -67,11 +79,11 @@ class Container(_message.Message):
         SIZE_UNSPECIFIED: Container._Size.ValueType  # 0
         """The node's default, `SIZE_MEDIUM`."""
         SIZE_SMALL: Container._Size.ValueType  # 1
-        """1 CPU, 1 GiB of memory, 512 processes."""
+        """1 CPU, 1 GiB of memory, 512 processes, 4 GiB of disk."""
         SIZE_MEDIUM: Container._Size.ValueType  # 2
-        """2 CPUs, 4 GiB of memory, 1,024 processes."""
+        """2 CPUs, 4 GiB of memory, 1,024 processes, 8 GiB of disk."""
         SIZE_LARGE: Container._Size.ValueType  # 3
-        """4 CPUs, 16 GiB of memory, 2,048 processes."""
+        """4 CPUs, 16 GiB of memory, 2,048 processes, 16 GiB of disk."""
 
     class Size(_Size, metaclass=_SizeEnumTypeWrapper):
         """How large a container is. `GetCapabilities` says what each means on this node."""
@@ -79,11 +91,11 @@ class Container(_message.Message):
     SIZE_UNSPECIFIED: Container.Size.ValueType  # 0
     """The node's default, `SIZE_MEDIUM`."""
     SIZE_SMALL: Container.Size.ValueType  # 1
-    """1 CPU, 1 GiB of memory, 512 processes."""
+    """1 CPU, 1 GiB of memory, 512 processes, 4 GiB of disk."""
     SIZE_MEDIUM: Container.Size.ValueType  # 2
-    """2 CPUs, 4 GiB of memory, 1,024 processes."""
+    """2 CPUs, 4 GiB of memory, 1,024 processes, 8 GiB of disk."""
     SIZE_LARGE: Container.Size.ValueType  # 3
-    """4 CPUs, 16 GiB of memory, 2,048 processes."""
+    """4 CPUs, 16 GiB of memory, 2,048 processes, 16 GiB of disk."""
 
     @_typing.final
     class LabelsEntry(_message.Message):
@@ -116,6 +128,8 @@ class Container(_message.Message):
     LAST_ACTIVE_TIME_FIELD_NUMBER: _builtins.int
     EXPIRE_TIME_FIELD_NUMBER: _builtins.int
     FAILURE_FIELD_NUMBER: _builtins.int
+    SUSPEND_TIME_FIELD_NUMBER: _builtins.int
+    DELETE_TIME_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Opaque, with prefix `ctr_`."""
     project_id: _builtins.str
@@ -144,7 +158,19 @@ class Container(_message.Message):
 
     @_builtins.property
     def expire_time(self) -> _timestamp_pb2.Timestamp:
-        """When it expires if nothing happens in it until then. Moves with `last_active_time`."""
+        """When it expires if nothing happens in it until then: it is suspended, or removed if it has
+        failed. Moves with `last_active_time`.
+        """
+
+    @_builtins.property
+    def suspend_time(self) -> _timestamp_pb2.Timestamp:
+        """Since when it is suspended; unset unless it is."""
+
+    @_builtins.property
+    def delete_time(self) -> _timestamp_pb2.Timestamp:
+        """When it will be deleted with its file system, as things stand: at the end of its `max_life`,
+        or of its `retention` while it is suspended. Unset while there is no such time.
+        """
 
     def __init__(
         self,
@@ -160,10 +186,12 @@ class Container(_message.Message):
         last_active_time: _timestamp_pb2.Timestamp | None = ...,
         expire_time: _timestamp_pb2.Timestamp | None = ...,
         failure: _builtins.str = ...,
+        suspend_time: _timestamp_pb2.Timestamp | None = ...,
+        delete_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "expire_time", b"expire_time", "last_active_time", b"last_active_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "delete_time", b"delete_time", "expire_time", b"expire_time", "last_active_time", b"last_active_time", "suspend_time", b"suspend_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "expire_time", b"expire_time", "failure", b"failure", "id", b"id", "image", b"image", "labels", b"labels", "last_active_time", b"last_active_time", "node_id", b"node_id", "project_id", b"project_id", "size", b"size", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "delete_time", b"delete_time", "expire_time", b"expire_time", "failure", b"failure", "id", b"id", "image", b"image", "labels", b"labels", "last_active_time", b"last_active_time", "node_id", b"node_id", "project_id", b"project_id", "size", b"size", "state", b"state", "suspend_time", b"suspend_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -179,6 +207,8 @@ class SizeLimits(_message.Message):
     CPU_MILLIS_FIELD_NUMBER: _builtins.int
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     PIDS_FIELD_NUMBER: _builtins.int
+    DISK_BYTES_FIELD_NUMBER: _builtins.int
+    LAYER_BYTES_FIELD_NUMBER: _builtins.int
     size: Global___Container.Size.ValueType
     """The size."""
     cpu_millis: _builtins.int
@@ -187,6 +217,14 @@ class SizeLimits(_message.Message):
     """Memory, without swap."""
     pids: _builtins.int
     """Processes and threads together."""
+    disk_bytes: _builtins.int
+    """Bytes of `/workspace` and `/tmp` together. Writing more fails with ENOSPC, where
+    `GetCapabilitiesResponse.disk_bound` is in force.
+    """
+    layer_bytes: _builtins.int
+    """Bytes written everywhere else. A container that writes more is stopped: it fails, and what
+    runs in it ends as `container_lost` with `REASON_DISK_FULL`.
+    """
     def __init__(
         self,
         *,
@@ -194,10 +232,12 @@ class SizeLimits(_message.Message):
         cpu_millis: _builtins.int = ...,
         memory_bytes: _builtins.int = ...,
         pids: _builtins.int = ...,
+        disk_bytes: _builtins.int = ...,
+        layer_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu_millis", b"cpu_millis", "memory_bytes", b"memory_bytes", "pids", b"pids", "size", b"size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu_millis", b"cpu_millis", "disk_bytes", b"disk_bytes", "layer_bytes", b"layer_bytes", "memory_bytes", b"memory_bytes", "pids", b"pids", "size", b"size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -236,13 +276,15 @@ class CreateContainerRequest(_message.Message):
     LABELS_FIELD_NUMBER: _builtins.int
     ENVIRONMENT_FIELD_NUMBER: _builtins.int
     IDLE_TIMEOUT_FIELD_NUMBER: _builtins.int
+    RETENTION_FIELD_NUMBER: _builtins.int
+    MAX_LIFE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Makes the call safe to repeat: at most 128 characters of the caller's choice."""
     project_id: _builtins.str
     """The project that owns it; empty means `default`."""
     image: _builtins.str
-    """The image, by a name that the node's engine knows or can pull. A name without a slash is one
-    of Workroom's own (`base`). Empty means `base`.
+    """The image, by a name that the node's engine knows or can pull. A name with neither a slash nor
+    a colon is one of Workroom's own (`base`). Empty means `base`.
     """
     size: Global___Container.Size.ValueType
     """The size; unspecified means the node's default."""
@@ -256,7 +298,21 @@ class CreateContainerRequest(_message.Message):
 
     @_builtins.property
     def idle_timeout(self) -> _duration_pb2.Duration:
-        """How long it may be idle before it expires: 10 s to 30 days. Unset means 20 minutes."""
+        """How long it may be idle before it is suspended: 10 s to 30 days. Unset means 20 minutes. A
+        running command is activity, however silent, and so is any call about the container.
+        """
+
+    @_builtins.property
+    def retention(self) -> _duration_pb2.Duration:
+        """How long it is kept suspended before it is deleted: up to 365 days. Unset means 7 days; zero
+        deletes it instead of suspending it.
+        """
+
+    @_builtins.property
+    def max_life(self) -> _duration_pb2.Duration:
+        """How long after its creation it is deleted whatever happens in it: 1 minute to 365 days. Unset
+        means never.
+        """
 
     def __init__(
         self,
@@ -268,10 +324,12 @@ class CreateContainerRequest(_message.Message):
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         environment: _abc.Iterable[Global___EnvironmentVariable] | None = ...,
         idle_timeout: _duration_pb2.Duration | None = ...,
+        retention: _duration_pb2.Duration | None = ...,
+        max_life: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["idle_timeout", b"idle_timeout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["idle_timeout", b"idle_timeout", "max_life", b"max_life", "retention", b"retention"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["environment", b"environment", "idle_timeout", b"idle_timeout", "image", b"image", "labels", b"labels", "project_id", b"project_id", "request_id", b"request_id", "size", b"size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["environment", b"environment", "idle_timeout", b"idle_timeout", "image", b"image", "labels", b"labels", "max_life", b"max_life", "project_id", b"project_id", "request_id", b"request_id", "retention", b"retention", "size", b"size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -495,6 +553,9 @@ class GetCapabilitiesResponse(_message.Message):
     DEFAULT_IMAGE_FIELD_NUMBER: _builtins.int
     MAX_SPOOL_BYTES_FIELD_NUMBER: _builtins.int
     MAX_CONTAINERS_FIELD_NUMBER: _builtins.int
+    MAX_SUSPENDED_FIELD_NUMBER: _builtins.int
+    DISK_BOUND_FIELD_NUMBER: _builtins.int
+    WARM_POOLS_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     """The node's id."""
     version: _builtins.str
@@ -504,10 +565,20 @@ class GetCapabilitiesResponse(_message.Message):
     max_spool_bytes: _builtins.int
     """The most bytes that one stream of one execution may spool."""
     max_containers: _builtins.int
-    """The most containers that this node holds at a time."""
+    """The most containers that this node runs at a time; those that wait in its pools count."""
+    max_suspended: _builtins.int
+    """The most containers that this node keeps suspended or failed at a time."""
     @_builtins.property
     def sizes(self) -> _containers.RepeatedCompositeFieldContainer[Global___SizeLimits]:
         """What each size means here."""
+
+    @_builtins.property
+    def disk_bound(self) -> Global___DiskBound:
+        """Whether `disk_bytes` is enforced."""
+
+    @_builtins.property
+    def warm_pools(self) -> _containers.RepeatedCompositeFieldContainer[Global___WarmPool]:
+        """Which containers wait here for being asked for."""
 
     def __init__(
         self,
@@ -518,14 +589,570 @@ class GetCapabilitiesResponse(_message.Message):
         default_image: _builtins.str = ...,
         max_spool_bytes: _builtins.int = ...,
         max_containers: _builtins.int = ...,
+        max_suspended: _builtins.int = ...,
+        disk_bound: Global___DiskBound | None = ...,
+        warm_pools: _abc.Iterable[Global___WarmPool] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["disk_bound", b"disk_bound"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_image", b"default_image", "max_containers", b"max_containers", "max_spool_bytes", b"max_spool_bytes", "node_id", b"node_id", "sizes", b"sizes", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_image", b"default_image", "disk_bound", b"disk_bound", "max_containers", b"max_containers", "max_spool_bytes", b"max_spool_bytes", "max_suspended", b"max_suspended", "node_id", b"node_id", "sizes", b"sizes", "version", b"version", "warm_pools", b"warm_pools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetCapabilitiesResponse: _TypeAlias = GetCapabilitiesResponse  # noqa: Y015
+
+@_typing.final
+class DiskBound(_message.Message):
+    """Whether containers have a size-limited file system for `/workspace` and `/tmp`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IN_FORCE_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    in_force: _builtins.bool
+    """Writing more than `disk_bytes` there fails. Otherwise they are part of the container's own
+    file system, and are watched with it where the runtime can see it.
+    """
+    problem: _builtins.str
+    """Why it is not in force; empty where it is."""
+    def __init__(
+        self,
+        *,
+        in_force: _builtins.bool = ...,
+        problem: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["in_force", b"in_force", "problem", b"problem"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DiskBound: _TypeAlias = DiskBound  # noqa: Y015
+
+@_typing.final
+class WarmPool(_message.Message):
+    """Containers that were made before anybody asked for them. A request for the image and size gets
+    one within milliseconds, and cannot tell it from one made for it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IMAGE_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    READY_FIELD_NUMBER: _builtins.int
+    image: _builtins.str
+    """The image."""
+    size: Global___Container.Size.ValueType
+    """The size."""
+    target: _builtins.int
+    """How many are to wait."""
+    ready: _builtins.int
+    """How many do."""
+    def __init__(
+        self,
+        *,
+        image: _builtins.str = ...,
+        size: Global___Container.Size.ValueType = ...,
+        target: _builtins.int = ...,
+        ready: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["image", b"image", "ready", b"ready", "size", b"size", "target", b"target"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WarmPool: _TypeAlias = WarmPool  # noqa: Y015
+
+@_typing.final
+class SuspendContainerRequest(_message.Message):
+    """Asks for a container's suspension."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTAINER_ID_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
+    container_id: _builtins.str
+    """The container's id."""
+    force: _builtins.bool
+    """Suspend it although commands run in it; they end as `container_lost` with `REASON_SUSPENDED`."""
+    def __init__(
+        self,
+        *,
+        container_id: _builtins.str = ...,
+        force: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["container_id", b"container_id", "force", b"force"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SuspendContainerRequest: _TypeAlias = SuspendContainerRequest  # noqa: Y015
+
+@_typing.final
+class SuspendContainerResponse(_message.Message):
+    """The container, suspended."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTAINER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def container(self) -> Global___Container:
+        """The container."""
+
+    def __init__(
+        self,
+        *,
+        container: Global___Container | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["container", b"container"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["container", b"container"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SuspendContainerResponse: _TypeAlias = SuspendContainerResponse  # noqa: Y015
+
+@_typing.final
+class ResumeContainerRequest(_message.Message):
+    """Asks for a suspended container to run again."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTAINER_ID_FIELD_NUMBER: _builtins.int
+    container_id: _builtins.str
+    """The container's id."""
+    def __init__(
+        self,
+        *,
+        container_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["container_id", b"container_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeContainerRequest: _TypeAlias = ResumeContainerRequest  # noqa: Y015
+
+@_typing.final
+class ResumeContainerResponse(_message.Message):
+    """The container, able to run commands."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTAINER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def container(self) -> Global___Container:
+        """The container."""
+
+    def __init__(
+        self,
+        *,
+        container: Global___Container | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["container", b"container"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["container", b"container"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeContainerResponse: _TypeAlias = ResumeContainerResponse  # noqa: Y015
+
+@_typing.final
+class GetContainerStatsRequest(_message.Message):
+    """Asks what a container uses."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTAINER_ID_FIELD_NUMBER: _builtins.int
+    container_id: _builtins.str
+    """The container's id."""
+    def __init__(
+        self,
+        *,
+        container_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["container_id", b"container_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetContainerStatsRequest: _TypeAlias = GetContainerStatsRequest  # noqa: Y015
+
+@_typing.final
+class GetContainerStatsResponse(_message.Message):
+    """What a container uses now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CPU_FIELD_NUMBER: _builtins.int
+    MEMORY_FIELD_NUMBER: _builtins.int
+    PIDS_FIELD_NUMBER: _builtins.int
+    IO_FIELD_NUMBER: _builtins.int
+    DISK_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def cpu(self) -> Global___CpuStats:
+        """Processor time."""
+
+    @_builtins.property
+    def memory(self) -> Global___MemoryStats:
+        """Memory."""
+
+    @_builtins.property
+    def pids(self) -> Global___PidStats:
+        """Processes."""
+
+    @_builtins.property
+    def io(self) -> Global___IoStats:
+        """Transfers from and to disks."""
+
+    @_builtins.property
+    def disk(self) -> Global___DiskStats:
+        """Room taken on disks."""
+
+    def __init__(
+        self,
+        *,
+        cpu: Global___CpuStats | None = ...,
+        memory: Global___MemoryStats | None = ...,
+        pids: Global___PidStats | None = ...,
+        io: Global___IoStats | None = ...,
+        disk: Global___DiskStats | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cpu", b"cpu", "disk", b"disk", "io", b"io", "memory", b"memory", "pids", b"pids"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu", b"cpu", "disk", b"disk", "io", b"io", "memory", b"memory", "pids", b"pids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetContainerStatsResponse: _TypeAlias = GetContainerStatsResponse  # noqa: Y015
+
+@_typing.final
+class CpuStats(_message.Message):
+    """Processor time of all processes since the container was started or resumed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOTAL_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    SYSTEM_FIELD_NUMBER: _builtins.int
+    THROTTLED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def total(self) -> _duration_pb2.Duration:
+        """All of it."""
+
+    @_builtins.property
+    def user(self) -> _duration_pb2.Duration:
+        """In programs."""
+
+    @_builtins.property
+    def system(self) -> _duration_pb2.Duration:
+        """In the kernel."""
+
+    @_builtins.property
+    def throttled(self) -> _duration_pb2.Duration:
+        """How long processes were held back by the size's limit."""
+
+    def __init__(
+        self,
+        *,
+        total: _duration_pb2.Duration | None = ...,
+        user: _duration_pb2.Duration | None = ...,
+        system: _duration_pb2.Duration | None = ...,
+        throttled: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["system", b"system", "throttled", b"throttled", "total", b"total", "user", b"user"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["system", b"system", "throttled", b"throttled", "total", b"total", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CpuStats: _TypeAlias = CpuStats  # noqa: Y015
+
+@_typing.final
+class MemoryStats(_message.Message):
+    """Memory of all processes together."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CURRENT_BYTES_FIELD_NUMBER: _builtins.int
+    WORKING_SET_BYTES_FIELD_NUMBER: _builtins.int
+    PEAK_BYTES_FIELD_NUMBER: _builtins.int
+    LIMIT_BYTES_FIELD_NUMBER: _builtins.int
+    OUT_OF_MEMORY_KILLS_FIELD_NUMBER: _builtins.int
+    current_bytes: _builtins.int
+    """In use, file contents kept in memory included."""
+    working_set_bytes: _builtins.int
+    """In use, without file contents that can be dropped at any time."""
+    peak_bytes: _builtins.int
+    """The most that was in use at a time."""
+    limit_bytes: _builtins.int
+    """The limit; 0 when there is none."""
+    out_of_memory_kills: _builtins.int
+    """How many processes were ended for want of memory."""
+    def __init__(
+        self,
+        *,
+        current_bytes: _builtins.int = ...,
+        working_set_bytes: _builtins.int = ...,
+        peak_bytes: _builtins.int = ...,
+        limit_bytes: _builtins.int = ...,
+        out_of_memory_kills: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["current_bytes", b"current_bytes", "limit_bytes", b"limit_bytes", "out_of_memory_kills", b"out_of_memory_kills", "peak_bytes", b"peak_bytes", "working_set_bytes", b"working_set_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MemoryStats: _TypeAlias = MemoryStats  # noqa: Y015
+
+@_typing.final
+class PidStats(_message.Message):
+    """Processes and threads."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CURRENT_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    current: _builtins.int
+    """How many there are."""
+    limit: _builtins.int
+    """The limit; 0 when there is none."""
+    def __init__(
+        self,
+        *,
+        current: _builtins.int = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["current", b"current", "limit", b"limit"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PidStats: _TypeAlias = PidStats  # noqa: Y015
+
+@_typing.final
+class IoStats(_message.Message):
+    """Transfers since the container was started or resumed, as far as the kernel knows for whom. With
+    control groups of version 1, writes that were delayed count for nobody.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    READ_BYTES_FIELD_NUMBER: _builtins.int
+    WRITTEN_BYTES_FIELD_NUMBER: _builtins.int
+    READS_FIELD_NUMBER: _builtins.int
+    WRITES_FIELD_NUMBER: _builtins.int
+    read_bytes: _builtins.int
+    """Bytes read."""
+    written_bytes: _builtins.int
+    """Bytes written."""
+    reads: _builtins.int
+    """Read operations."""
+    writes: _builtins.int
+    """Write operations."""
+    def __init__(
+        self,
+        *,
+        read_bytes: _builtins.int = ...,
+        written_bytes: _builtins.int = ...,
+        reads: _builtins.int = ...,
+        writes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["read_bytes", b"read_bytes", "reads", b"reads", "writes", b"writes", "written_bytes", b"written_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___IoStats: _TypeAlias = IoStats  # noqa: Y015
+
+@_typing.final
+class DiskStats(_message.Message):
+    """Room taken on disks."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VOLUME_BYTES_FIELD_NUMBER: _builtins.int
+    VOLUME_LIMIT_BYTES_FIELD_NUMBER: _builtins.int
+    VOLUME_FILES_FIELD_NUMBER: _builtins.int
+    VOLUME_LIMIT_FILES_FIELD_NUMBER: _builtins.int
+    LAYER_BYTES_FIELD_NUMBER: _builtins.int
+    LAYER_LIMIT_BYTES_FIELD_NUMBER: _builtins.int
+    volume_bytes: _builtins.int
+    """Bytes taken in `/workspace` and `/tmp` together; 0 where the disk bound is not in force."""
+    volume_limit_bytes: _builtins.int
+    """The most that they may take; 0 where the disk bound is not in force."""
+    volume_files: _builtins.int
+    """Files in `/workspace` and `/tmp` together."""
+    volume_limit_files: _builtins.int
+    """The most files that there may be."""
+    layer_bytes: _builtins.int
+    """Bytes written everywhere else, up to some seconds old; unset where that cannot be seen."""
+    layer_limit_bytes: _builtins.int
+    """The most that may be written there."""
+    def __init__(
+        self,
+        *,
+        volume_bytes: _builtins.int = ...,
+        volume_limit_bytes: _builtins.int = ...,
+        volume_files: _builtins.int = ...,
+        volume_limit_files: _builtins.int = ...,
+        layer_bytes: _builtins.int | None = ...,
+        layer_limit_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_layer_bytes", b"_layer_bytes", "layer_bytes", b"layer_bytes"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_layer_bytes", b"_layer_bytes", "layer_bytes", b"layer_bytes", "layer_limit_bytes", b"layer_limit_bytes", "volume_bytes", b"volume_bytes", "volume_files", b"volume_files", "volume_limit_bytes", b"volume_limit_bytes", "volume_limit_files", b"volume_limit_files"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__layer_bytes: _TypeAlias = _typing.Literal["layer_bytes"]  # noqa: Y015
+    _WhichOneofArgType__layer_bytes: _TypeAlias = _typing.Literal["_layer_bytes", b"_layer_bytes"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__layer_bytes) -> _WhichOneofReturnType__layer_bytes | None: ...
+
+Global___DiskStats: _TypeAlias = DiskStats  # noqa: Y015
+
+@_typing.final
+class WatchContainerEventsRequest(_message.Message):
+    """Asks for what happens to containers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AFTER_SEQUENCE_FIELD_NUMBER: _builtins.int
+    CONTAINER_ID_FIELD_NUMBER: _builtins.int
+    after_sequence: _builtins.int
+    """Only events with a higher number; 0 for all that are kept (the last 10,000), unset for those
+    to come.
+    """
+    container_id: _builtins.str
+    """Only those of this container; empty for all."""
+    def __init__(
+        self,
+        *,
+        after_sequence: _builtins.int | None = ...,
+        container_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after_sequence", b"_after_sequence", "after_sequence", b"after_sequence"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after_sequence", b"_after_sequence", "after_sequence", b"after_sequence", "container_id", b"container_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__after_sequence: _TypeAlias = _typing.Literal["after_sequence"]  # noqa: Y015
+    _WhichOneofArgType__after_sequence: _TypeAlias = _typing.Literal["_after_sequence", b"_after_sequence"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__after_sequence) -> _WhichOneofReturnType__after_sequence | None: ...
+
+Global___WatchContainerEventsRequest: _TypeAlias = WatchContainerEventsRequest  # noqa: Y015
+
+@_typing.final
+class WatchContainerEventsResponse(_message.Message):
+    """One event."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def event(self) -> Global___ContainerEvent:
+        """The event."""
+
+    def __init__(
+        self,
+        *,
+        event: Global___ContainerEvent | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchContainerEventsResponse: _TypeAlias = WatchContainerEventsResponse  # noqa: Y015
+
+@_typing.final
+class ContainerEvent(_message.Message):
+    """Something that happened to a container."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Kind:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _KindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[ContainerEvent._Kind.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        KIND_UNSPECIFIED: ContainerEvent._Kind.ValueType  # 0
+        """Never sent."""
+        KIND_CREATED: ContainerEvent._Kind.ValueType  # 1
+        """It was asked for."""
+        KIND_ACTIVE: ContainerEvent._Kind.ValueType  # 2
+        """Commands can run in it for the first time."""
+        KIND_SUSPENDED: ContainerEvent._Kind.ValueType  # 3
+        """Its processes were ended, or ended with the engine, and its file system is kept."""
+        KIND_RESUMED: ContainerEvent._Kind.ValueType  # 4
+        """Commands can run in it again."""
+        KIND_FAILED: ContainerEvent._Kind.ValueType  # 5
+        """It died; `message` says how."""
+        KIND_DELETED: ContainerEvent._Kind.ValueType  # 6
+        """It is gone with its file system; `message` says why, where nobody asked for it."""
+
+    class Kind(_Kind, metaclass=_KindEnumTypeWrapper):
+        """What happened."""
+
+    KIND_UNSPECIFIED: ContainerEvent.Kind.ValueType  # 0
+    """Never sent."""
+    KIND_CREATED: ContainerEvent.Kind.ValueType  # 1
+    """It was asked for."""
+    KIND_ACTIVE: ContainerEvent.Kind.ValueType  # 2
+    """Commands can run in it for the first time."""
+    KIND_SUSPENDED: ContainerEvent.Kind.ValueType  # 3
+    """Its processes were ended, or ended with the engine, and its file system is kept."""
+    KIND_RESUMED: ContainerEvent.Kind.ValueType  # 4
+    """Commands can run in it again."""
+    KIND_FAILED: ContainerEvent.Kind.ValueType  # 5
+    """It died; `message` says how."""
+    KIND_DELETED: ContainerEvent.Kind.ValueType  # 6
+    """It is gone with its file system; `message` says why, where nobody asked for it."""
+
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    EVENT_TIME_FIELD_NUMBER: _builtins.int
+    CONTAINER_ID_FIELD_NUMBER: _builtins.int
+    PROJECT_ID_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    sequence: _builtins.int
+    """Its number on this node: one higher than that of the event before."""
+    container_id: _builtins.str
+    """The container."""
+    project_id: _builtins.str
+    """The project that owns it."""
+    kind: Global___ContainerEvent.Kind.ValueType
+    """What happened."""
+    message: _builtins.str
+    """More about it, in words; often empty."""
+    @_builtins.property
+    def event_time(self) -> _timestamp_pb2.Timestamp:
+        """When it happened."""
+
+    def __init__(
+        self,
+        *,
+        sequence: _builtins.int = ...,
+        event_time: _timestamp_pb2.Timestamp | None = ...,
+        container_id: _builtins.str = ...,
+        project_id: _builtins.str = ...,
+        kind: Global___ContainerEvent.Kind.ValueType = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["event_time", b"event_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["container_id", b"container_id", "event_time", b"event_time", "kind", b"kind", "message", b"message", "project_id", b"project_id", "sequence", b"sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ContainerEvent: _TypeAlias = ContainerEvent  # noqa: Y015
 
 @_typing.final
 class EnvironmentVariable(_message.Message):

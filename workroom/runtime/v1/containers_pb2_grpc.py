@@ -30,7 +30,7 @@ class ContainerServiceStub(object):
 
     A container has no network of its own, no capability beyond the few that a root command needs
     (CHOWN, DAC_OVERRIDE, FOWNER, SETUID, SETGID, KILL), no new privileges, a seccomp allow-list,
-    and limits of memory, CPU and processes by its size. It lives on one node; calls about it go to
+    and limits of memory, CPU, processes and disk by its size. It lives on one node; calls about it go to
     that node's runtime.
 
     Every error carries `google.rpc.ErrorInfo` with domain `workroom` and the reason named below;
@@ -59,6 +59,26 @@ class ContainerServiceStub(object):
                 request_serializer=workroom_dot_runtime_dot_v1_dot_containers__pb2.ListContainersRequest.SerializeToString,
                 response_deserializer=workroom_dot_runtime_dot_v1_dot_containers__pb2.ListContainersResponse.FromString,
                 _registered_method=True)
+        self.SuspendContainer = channel.unary_unary(
+                '/workroom.runtime.v1.ContainerService/SuspendContainer',
+                request_serializer=workroom_dot_runtime_dot_v1_dot_containers__pb2.SuspendContainerRequest.SerializeToString,
+                response_deserializer=workroom_dot_runtime_dot_v1_dot_containers__pb2.SuspendContainerResponse.FromString,
+                _registered_method=True)
+        self.ResumeContainer = channel.unary_unary(
+                '/workroom.runtime.v1.ContainerService/ResumeContainer',
+                request_serializer=workroom_dot_runtime_dot_v1_dot_containers__pb2.ResumeContainerRequest.SerializeToString,
+                response_deserializer=workroom_dot_runtime_dot_v1_dot_containers__pb2.ResumeContainerResponse.FromString,
+                _registered_method=True)
+        self.GetContainerStats = channel.unary_unary(
+                '/workroom.runtime.v1.ContainerService/GetContainerStats',
+                request_serializer=workroom_dot_runtime_dot_v1_dot_containers__pb2.GetContainerStatsRequest.SerializeToString,
+                response_deserializer=workroom_dot_runtime_dot_v1_dot_containers__pb2.GetContainerStatsResponse.FromString,
+                _registered_method=True)
+        self.WatchContainerEvents = channel.unary_stream(
+                '/workroom.runtime.v1.ContainerService/WatchContainerEvents',
+                request_serializer=workroom_dot_runtime_dot_v1_dot_containers__pb2.WatchContainerEventsRequest.SerializeToString,
+                response_deserializer=workroom_dot_runtime_dot_v1_dot_containers__pb2.WatchContainerEventsResponse.FromString,
+                _registered_method=True)
         self.DeleteContainer = channel.unary_unary(
                 '/workroom.runtime.v1.ContainerService/DeleteContainer',
                 request_serializer=workroom_dot_runtime_dot_v1_dot_containers__pb2.DeleteContainerRequest.SerializeToString,
@@ -76,7 +96,7 @@ class ContainerServiceServicer(object):
 
     A container has no network of its own, no capability beyond the few that a root command needs
     (CHOWN, DAC_OVERRIDE, FOWNER, SETUID, SETGID, KILL), no new privileges, a seccomp allow-list,
-    and limits of memory, CPU and processes by its size. It lives on one node; calls about it go to
+    and limits of memory, CPU, processes and disk by its size. It lives on one node; calls about it go to
     that node's runtime.
 
     Every error carries `google.rpc.ErrorInfo` with domain `workroom` and the reason named below;
@@ -95,9 +115,13 @@ class ContainerServiceServicer(object):
         INVALID_ARGUMENT     a field is not allowed (INVALID_FIELD)
         NOT_FOUND            the image is neither on the node nor can it be pulled (IMAGE_NOT_FOUND)
         ALREADY_EXISTS       the `request_id` was used with another request (REQUEST_ID_REUSED)
-        RESOURCE_EXHAUSTED   the node holds as many containers as it may, or its disk is nearly
-        full (NODE_FULL, DISK_FULL); try again after the delay in RetryInfo
-        FAILED_PRECONDITION  the container came up but its supervisor did not (SUPERVISOR_FAILED)
+        RESOURCE_EXHAUSTED   the node runs or keeps as many containers as it may, or its disk is
+        nearly full (NODE_FULL, DISK_FULL); try again after the delay in
+        RetryInfo
+        FAILED_PRECONDITION  the container came up but its supervisor did not (SUPERVISOR_FAILED),
+        it was deleted meanwhile (CONTAINER_NOT_ACTIVE), its file system could
+        not be made (VOLUME_FAILED), or the container engine will not make it
+        (ENGINE_REFUSED)
         UNAVAILABLE          the container engine does not answer (ENGINE_UNAVAILABLE)
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -119,6 +143,73 @@ class ContainerServiceServicer(object):
 
         Errors:
         INVALID_ARGUMENT  `page_size` is negative or `page_token` is not one of ours (INVALID_FIELD)
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SuspendContainer(self, request, context):
+        """Ends a container's processes and keeps its file system, until `retention` is over. The next
+        use of the container (a command, a file) resumes it, also after the engine, the runtime or the
+        machine was restarted. Containers that are idle for their `idle_timeout` are suspended by
+        themselves.
+
+        Idempotent: suspending a suspended container succeeds.
+
+        Errors:
+        NOT_FOUND            no such container (CONTAINER_NOT_FOUND)
+        FAILED_PRECONDITION  commands run in it and `force` is not set (CONTAINER_BUSY); it is being
+        made or deleted, or has failed (CONTAINER_NOT_ACTIVE)
+        UNAVAILABLE          the container engine does not answer (ENGINE_UNAVAILABLE); the
+        suspension is finished when it does
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeContainer(self, request, context):
+        """Runs a suspended container again and answers when commands can run in it, typically within a
+        second. Its processes of before are gone, its files are there.
+
+        Idempotent: resuming a container that runs succeeds.
+
+        Errors:
+        NOT_FOUND            no such container (CONTAINER_NOT_FOUND)
+        RESOURCE_EXHAUSTED   the node runs as many containers as it may, or its disk is nearly full
+        (NODE_FULL, DISK_FULL); it stays suspended, try again after the delay
+        in RetryInfo
+        FAILED_PRECONDITION  it is being made or deleted, or has failed (CONTAINER_NOT_ACTIVE); its
+        file system is not there any more (ENGINE_REFUSED, VOLUME_FAILED); its
+        supervisor did not come up (SUPERVISOR_FAILED)
+        UNAVAILABLE          the container engine does not answer (ENGINE_UNAVAILABLE)
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetContainerStats(self, request, context):
+        """Says what a container uses now. Asking does not count as using it.
+
+        Errors:
+        NOT_FOUND            no such container (CONTAINER_NOT_FOUND)
+        FAILED_PRECONDITION  it does not run (CONTAINER_NOT_ACTIVE)
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchContainerEvents(self, request, context):
+        """Streams what happens to containers: first what happened behind `after_sequence`, then each
+        event when it comes. There is no last message; the stream ends with UNAVAILABLE when the
+        runtime stops. Numbers have no gaps and survive a restart, so a watcher that lost its stream
+        continues behind the last number it saw.
+
+        Errors:
+        INVALID_ARGUMENT  `after_sequence` is negative (INVALID_FIELD)
+        OUT_OF_RANGE      events behind `after_sequence` are not kept any more, or it is past the
+        newest (EVENTS_GONE, with `first_sequence` and `last_sequence` in the
+        metadata); list the containers and watch from `last_sequence`
+        UNAVAILABLE       the runtime stops (DRAINING); continue behind the last number seen
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -161,6 +252,26 @@ def add_ContainerServiceServicer_to_server(servicer, server):
                     request_deserializer=workroom_dot_runtime_dot_v1_dot_containers__pb2.ListContainersRequest.FromString,
                     response_serializer=workroom_dot_runtime_dot_v1_dot_containers__pb2.ListContainersResponse.SerializeToString,
             ),
+            'SuspendContainer': grpc.unary_unary_rpc_method_handler(
+                    servicer.SuspendContainer,
+                    request_deserializer=workroom_dot_runtime_dot_v1_dot_containers__pb2.SuspendContainerRequest.FromString,
+                    response_serializer=workroom_dot_runtime_dot_v1_dot_containers__pb2.SuspendContainerResponse.SerializeToString,
+            ),
+            'ResumeContainer': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeContainer,
+                    request_deserializer=workroom_dot_runtime_dot_v1_dot_containers__pb2.ResumeContainerRequest.FromString,
+                    response_serializer=workroom_dot_runtime_dot_v1_dot_containers__pb2.ResumeContainerResponse.SerializeToString,
+            ),
+            'GetContainerStats': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetContainerStats,
+                    request_deserializer=workroom_dot_runtime_dot_v1_dot_containers__pb2.GetContainerStatsRequest.FromString,
+                    response_serializer=workroom_dot_runtime_dot_v1_dot_containers__pb2.GetContainerStatsResponse.SerializeToString,
+            ),
+            'WatchContainerEvents': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchContainerEvents,
+                    request_deserializer=workroom_dot_runtime_dot_v1_dot_containers__pb2.WatchContainerEventsRequest.FromString,
+                    response_serializer=workroom_dot_runtime_dot_v1_dot_containers__pb2.WatchContainerEventsResponse.SerializeToString,
+            ),
             'DeleteContainer': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteContainer,
                     request_deserializer=workroom_dot_runtime_dot_v1_dot_containers__pb2.DeleteContainerRequest.FromString,
@@ -184,7 +295,7 @@ class ContainerService(object):
 
     A container has no network of its own, no capability beyond the few that a root command needs
     (CHOWN, DAC_OVERRIDE, FOWNER, SETUID, SETGID, KILL), no new privileges, a seccomp allow-list,
-    and limits of memory, CPU and processes by its size. It lives on one node; calls about it go to
+    and limits of memory, CPU, processes and disk by its size. It lives on one node; calls about it go to
     that node's runtime.
 
     Every error carries `google.rpc.ErrorInfo` with domain `workroom` and the reason named below;
@@ -263,6 +374,114 @@ class ContainerService(object):
             '/workroom.runtime.v1.ContainerService/ListContainers',
             workroom_dot_runtime_dot_v1_dot_containers__pb2.ListContainersRequest.SerializeToString,
             workroom_dot_runtime_dot_v1_dot_containers__pb2.ListContainersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SuspendContainer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/workroom.runtime.v1.ContainerService/SuspendContainer',
+            workroom_dot_runtime_dot_v1_dot_containers__pb2.SuspendContainerRequest.SerializeToString,
+            workroom_dot_runtime_dot_v1_dot_containers__pb2.SuspendContainerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeContainer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/workroom.runtime.v1.ContainerService/ResumeContainer',
+            workroom_dot_runtime_dot_v1_dot_containers__pb2.ResumeContainerRequest.SerializeToString,
+            workroom_dot_runtime_dot_v1_dot_containers__pb2.ResumeContainerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetContainerStats(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/workroom.runtime.v1.ContainerService/GetContainerStats',
+            workroom_dot_runtime_dot_v1_dot_containers__pb2.GetContainerStatsRequest.SerializeToString,
+            workroom_dot_runtime_dot_v1_dot_containers__pb2.GetContainerStatsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchContainerEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/workroom.runtime.v1.ContainerService/WatchContainerEvents',
+            workroom_dot_runtime_dot_v1_dot_containers__pb2.WatchContainerEventsRequest.SerializeToString,
+            workroom_dot_runtime_dot_v1_dot_containers__pb2.WatchContainerEventsResponse.FromString,
             options,
             channel_credentials,
             insecure,

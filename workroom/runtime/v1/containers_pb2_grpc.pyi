@@ -31,7 +31,7 @@ class ContainerServiceStub:
 
     A container has no network of its own, no capability beyond the few that a root command needs
     (CHOWN, DAC_OVERRIDE, FOWNER, SETUID, SETGID, KILL), no new privileges, a seccomp allow-list,
-    and limits of memory, CPU and processes by its size. It lives on one node; calls about it go to
+    and limits of memory, CPU, processes and disk by its size. It lives on one node; calls about it go to
     that node's runtime.
 
     Every error carries `google.rpc.ErrorInfo` with domain `workroom` and the reason named below;
@@ -54,9 +54,13 @@ class ContainerServiceStub:
       INVALID_ARGUMENT     a field is not allowed (INVALID_FIELD)
       NOT_FOUND            the image is neither on the node nor can it be pulled (IMAGE_NOT_FOUND)
       ALREADY_EXISTS       the `request_id` was used with another request (REQUEST_ID_REUSED)
-      RESOURCE_EXHAUSTED   the node holds as many containers as it may, or its disk is nearly
-                           full (NODE_FULL, DISK_FULL); try again after the delay in RetryInfo
-      FAILED_PRECONDITION  the container came up but its supervisor did not (SUPERVISOR_FAILED)
+      RESOURCE_EXHAUSTED   the node runs or keeps as many containers as it may, or its disk is
+                           nearly full (NODE_FULL, DISK_FULL); try again after the delay in
+                           RetryInfo
+      FAILED_PRECONDITION  the container came up but its supervisor did not (SUPERVISOR_FAILED),
+                           it was deleted meanwhile (CONTAINER_NOT_ACTIVE), its file system could
+                           not be made (VOLUME_FAILED), or the container engine will not make it
+                           (ENGINE_REFUSED)
       UNAVAILABLE          the container engine does not answer (ENGINE_UNAVAILABLE)
     """
     GetContainer: _grpc.UnaryUnaryMultiCallable[_containers_pb2.GetContainerRequest, _containers_pb2.GetContainerResponse]
@@ -70,6 +74,57 @@ class ContainerServiceStub:
 
     Errors:
       INVALID_ARGUMENT  `page_size` is negative or `page_token` is not one of ours (INVALID_FIELD)
+    """
+    SuspendContainer: _grpc.UnaryUnaryMultiCallable[_containers_pb2.SuspendContainerRequest, _containers_pb2.SuspendContainerResponse]
+    """Ends a container's processes and keeps its file system, until `retention` is over. The next
+    use of the container (a command, a file) resumes it, also after the engine, the runtime or the
+    machine was restarted. Containers that are idle for their `idle_timeout` are suspended by
+    themselves.
+
+    Idempotent: suspending a suspended container succeeds.
+
+    Errors:
+      NOT_FOUND            no such container (CONTAINER_NOT_FOUND)
+      FAILED_PRECONDITION  commands run in it and `force` is not set (CONTAINER_BUSY); it is being
+                           made or deleted, or has failed (CONTAINER_NOT_ACTIVE)
+      UNAVAILABLE          the container engine does not answer (ENGINE_UNAVAILABLE); the
+                           suspension is finished when it does
+    """
+    ResumeContainer: _grpc.UnaryUnaryMultiCallable[_containers_pb2.ResumeContainerRequest, _containers_pb2.ResumeContainerResponse]
+    """Runs a suspended container again and answers when commands can run in it, typically within a
+    second. Its processes of before are gone, its files are there.
+
+    Idempotent: resuming a container that runs succeeds.
+
+    Errors:
+      NOT_FOUND            no such container (CONTAINER_NOT_FOUND)
+      RESOURCE_EXHAUSTED   the node runs as many containers as it may, or its disk is nearly full
+                           (NODE_FULL, DISK_FULL); it stays suspended, try again after the delay
+                           in RetryInfo
+      FAILED_PRECONDITION  it is being made or deleted, or has failed (CONTAINER_NOT_ACTIVE); its
+                           file system is not there any more (ENGINE_REFUSED, VOLUME_FAILED); its
+                           supervisor did not come up (SUPERVISOR_FAILED)
+      UNAVAILABLE          the container engine does not answer (ENGINE_UNAVAILABLE)
+    """
+    GetContainerStats: _grpc.UnaryUnaryMultiCallable[_containers_pb2.GetContainerStatsRequest, _containers_pb2.GetContainerStatsResponse]
+    """Says what a container uses now. Asking does not count as using it.
+
+    Errors:
+      NOT_FOUND            no such container (CONTAINER_NOT_FOUND)
+      FAILED_PRECONDITION  it does not run (CONTAINER_NOT_ACTIVE)
+    """
+    WatchContainerEvents: _grpc.UnaryStreamMultiCallable[_containers_pb2.WatchContainerEventsRequest, _containers_pb2.WatchContainerEventsResponse]
+    """Streams what happens to containers: first what happened behind `after_sequence`, then each
+    event when it comes. There is no last message; the stream ends with UNAVAILABLE when the
+    runtime stops. Numbers have no gaps and survive a restart, so a watcher that lost its stream
+    continues behind the last number it saw.
+
+    Errors:
+      INVALID_ARGUMENT  `after_sequence` is negative (INVALID_FIELD)
+      OUT_OF_RANGE      events behind `after_sequence` are not kept any more, or it is past the
+                        newest (EVENTS_GONE, with `first_sequence` and `last_sequence` in the
+                        metadata); list the containers and watch from `last_sequence`
+      UNAVAILABLE       the runtime stops (DRAINING); continue behind the last number seen
     """
     DeleteContainer: _grpc.UnaryUnaryMultiCallable[_containers_pb2.DeleteContainerRequest, _containers_pb2.DeleteContainerResponse]
     """Deletes a container with its file system; running executions end as `container_lost`.
@@ -88,7 +143,7 @@ class ContainerServiceAsyncStub(ContainerServiceStub):
 
     A container has no network of its own, no capability beyond the few that a root command needs
     (CHOWN, DAC_OVERRIDE, FOWNER, SETUID, SETGID, KILL), no new privileges, a seccomp allow-list,
-    and limits of memory, CPU and processes by its size. It lives on one node; calls about it go to
+    and limits of memory, CPU, processes and disk by its size. It lives on one node; calls about it go to
     that node's runtime.
 
     Every error carries `google.rpc.ErrorInfo` with domain `workroom` and the reason named below;
@@ -108,9 +163,13 @@ class ContainerServiceAsyncStub(ContainerServiceStub):
       INVALID_ARGUMENT     a field is not allowed (INVALID_FIELD)
       NOT_FOUND            the image is neither on the node nor can it be pulled (IMAGE_NOT_FOUND)
       ALREADY_EXISTS       the `request_id` was used with another request (REQUEST_ID_REUSED)
-      RESOURCE_EXHAUSTED   the node holds as many containers as it may, or its disk is nearly
-                           full (NODE_FULL, DISK_FULL); try again after the delay in RetryInfo
-      FAILED_PRECONDITION  the container came up but its supervisor did not (SUPERVISOR_FAILED)
+      RESOURCE_EXHAUSTED   the node runs or keeps as many containers as it may, or its disk is
+                           nearly full (NODE_FULL, DISK_FULL); try again after the delay in
+                           RetryInfo
+      FAILED_PRECONDITION  the container came up but its supervisor did not (SUPERVISOR_FAILED),
+                           it was deleted meanwhile (CONTAINER_NOT_ACTIVE), its file system could
+                           not be made (VOLUME_FAILED), or the container engine will not make it
+                           (ENGINE_REFUSED)
       UNAVAILABLE          the container engine does not answer (ENGINE_UNAVAILABLE)
     """
     GetContainer: _aio.UnaryUnaryMultiCallable[_containers_pb2.GetContainerRequest, _containers_pb2.GetContainerResponse]  # type: ignore[assignment]
@@ -124,6 +183,57 @@ class ContainerServiceAsyncStub(ContainerServiceStub):
 
     Errors:
       INVALID_ARGUMENT  `page_size` is negative or `page_token` is not one of ours (INVALID_FIELD)
+    """
+    SuspendContainer: _aio.UnaryUnaryMultiCallable[_containers_pb2.SuspendContainerRequest, _containers_pb2.SuspendContainerResponse]  # type: ignore[assignment]
+    """Ends a container's processes and keeps its file system, until `retention` is over. The next
+    use of the container (a command, a file) resumes it, also after the engine, the runtime or the
+    machine was restarted. Containers that are idle for their `idle_timeout` are suspended by
+    themselves.
+
+    Idempotent: suspending a suspended container succeeds.
+
+    Errors:
+      NOT_FOUND            no such container (CONTAINER_NOT_FOUND)
+      FAILED_PRECONDITION  commands run in it and `force` is not set (CONTAINER_BUSY); it is being
+                           made or deleted, or has failed (CONTAINER_NOT_ACTIVE)
+      UNAVAILABLE          the container engine does not answer (ENGINE_UNAVAILABLE); the
+                           suspension is finished when it does
+    """
+    ResumeContainer: _aio.UnaryUnaryMultiCallable[_containers_pb2.ResumeContainerRequest, _containers_pb2.ResumeContainerResponse]  # type: ignore[assignment]
+    """Runs a suspended container again and answers when commands can run in it, typically within a
+    second. Its processes of before are gone, its files are there.
+
+    Idempotent: resuming a container that runs succeeds.
+
+    Errors:
+      NOT_FOUND            no such container (CONTAINER_NOT_FOUND)
+      RESOURCE_EXHAUSTED   the node runs as many containers as it may, or its disk is nearly full
+                           (NODE_FULL, DISK_FULL); it stays suspended, try again after the delay
+                           in RetryInfo
+      FAILED_PRECONDITION  it is being made or deleted, or has failed (CONTAINER_NOT_ACTIVE); its
+                           file system is not there any more (ENGINE_REFUSED, VOLUME_FAILED); its
+                           supervisor did not come up (SUPERVISOR_FAILED)
+      UNAVAILABLE          the container engine does not answer (ENGINE_UNAVAILABLE)
+    """
+    GetContainerStats: _aio.UnaryUnaryMultiCallable[_containers_pb2.GetContainerStatsRequest, _containers_pb2.GetContainerStatsResponse]  # type: ignore[assignment]
+    """Says what a container uses now. Asking does not count as using it.
+
+    Errors:
+      NOT_FOUND            no such container (CONTAINER_NOT_FOUND)
+      FAILED_PRECONDITION  it does not run (CONTAINER_NOT_ACTIVE)
+    """
+    WatchContainerEvents: _aio.UnaryStreamMultiCallable[_containers_pb2.WatchContainerEventsRequest, _containers_pb2.WatchContainerEventsResponse]  # type: ignore[assignment]
+    """Streams what happens to containers: first what happened behind `after_sequence`, then each
+    event when it comes. There is no last message; the stream ends with UNAVAILABLE when the
+    runtime stops. Numbers have no gaps and survive a restart, so a watcher that lost its stream
+    continues behind the last number it saw.
+
+    Errors:
+      INVALID_ARGUMENT  `after_sequence` is negative (INVALID_FIELD)
+      OUT_OF_RANGE      events behind `after_sequence` are not kept any more, or it is past the
+                        newest (EVENTS_GONE, with `first_sequence` and `last_sequence` in the
+                        metadata); list the containers and watch from `last_sequence`
+      UNAVAILABLE       the runtime stops (DRAINING); continue behind the last number seen
     """
     DeleteContainer: _aio.UnaryUnaryMultiCallable[_containers_pb2.DeleteContainerRequest, _containers_pb2.DeleteContainerResponse]  # type: ignore[assignment]
     """Deletes a container with its file system; running executions end as `container_lost`.
@@ -141,7 +251,7 @@ class ContainerServiceServicer(metaclass=_abc_1.ABCMeta):
 
     A container has no network of its own, no capability beyond the few that a root command needs
     (CHOWN, DAC_OVERRIDE, FOWNER, SETUID, SETGID, KILL), no new privileges, a seccomp allow-list,
-    and limits of memory, CPU and processes by its size. It lives on one node; calls about it go to
+    and limits of memory, CPU, processes and disk by its size. It lives on one node; calls about it go to
     that node's runtime.
 
     Every error carries `google.rpc.ErrorInfo` with domain `workroom` and the reason named below;
@@ -165,9 +275,13 @@ class ContainerServiceServicer(metaclass=_abc_1.ABCMeta):
           INVALID_ARGUMENT     a field is not allowed (INVALID_FIELD)
           NOT_FOUND            the image is neither on the node nor can it be pulled (IMAGE_NOT_FOUND)
           ALREADY_EXISTS       the `request_id` was used with another request (REQUEST_ID_REUSED)
-          RESOURCE_EXHAUSTED   the node holds as many containers as it may, or its disk is nearly
-                               full (NODE_FULL, DISK_FULL); try again after the delay in RetryInfo
-          FAILED_PRECONDITION  the container came up but its supervisor did not (SUPERVISOR_FAILED)
+          RESOURCE_EXHAUSTED   the node runs or keeps as many containers as it may, or its disk is
+                               nearly full (NODE_FULL, DISK_FULL); try again after the delay in
+                               RetryInfo
+          FAILED_PRECONDITION  the container came up but its supervisor did not (SUPERVISOR_FAILED),
+                               it was deleted meanwhile (CONTAINER_NOT_ACTIVE), its file system could
+                               not be made (VOLUME_FAILED), or the container engine will not make it
+                               (ENGINE_REFUSED)
           UNAVAILABLE          the container engine does not answer (ENGINE_UNAVAILABLE)
         """
 
@@ -193,6 +307,81 @@ class ContainerServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Errors:
           INVALID_ARGUMENT  `page_size` is negative or `page_token` is not one of ours (INVALID_FIELD)
+        """
+
+    @_abc_1.abstractmethod
+    def SuspendContainer(
+        self,
+        request: _containers_pb2.SuspendContainerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_containers_pb2.SuspendContainerResponse, _abc.Awaitable[_containers_pb2.SuspendContainerResponse]]:
+        """Ends a container's processes and keeps its file system, until `retention` is over. The next
+        use of the container (a command, a file) resumes it, also after the engine, the runtime or the
+        machine was restarted. Containers that are idle for their `idle_timeout` are suspended by
+        themselves.
+
+        Idempotent: suspending a suspended container succeeds.
+
+        Errors:
+          NOT_FOUND            no such container (CONTAINER_NOT_FOUND)
+          FAILED_PRECONDITION  commands run in it and `force` is not set (CONTAINER_BUSY); it is being
+                               made or deleted, or has failed (CONTAINER_NOT_ACTIVE)
+          UNAVAILABLE          the container engine does not answer (ENGINE_UNAVAILABLE); the
+                               suspension is finished when it does
+        """
+
+    @_abc_1.abstractmethod
+    def ResumeContainer(
+        self,
+        request: _containers_pb2.ResumeContainerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_containers_pb2.ResumeContainerResponse, _abc.Awaitable[_containers_pb2.ResumeContainerResponse]]:
+        """Runs a suspended container again and answers when commands can run in it, typically within a
+        second. Its processes of before are gone, its files are there.
+
+        Idempotent: resuming a container that runs succeeds.
+
+        Errors:
+          NOT_FOUND            no such container (CONTAINER_NOT_FOUND)
+          RESOURCE_EXHAUSTED   the node runs as many containers as it may, or its disk is nearly full
+                               (NODE_FULL, DISK_FULL); it stays suspended, try again after the delay
+                               in RetryInfo
+          FAILED_PRECONDITION  it is being made or deleted, or has failed (CONTAINER_NOT_ACTIVE); its
+                               file system is not there any more (ENGINE_REFUSED, VOLUME_FAILED); its
+                               supervisor did not come up (SUPERVISOR_FAILED)
+          UNAVAILABLE          the container engine does not answer (ENGINE_UNAVAILABLE)
+        """
+
+    @_abc_1.abstractmethod
+    def GetContainerStats(
+        self,
+        request: _containers_pb2.GetContainerStatsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_containers_pb2.GetContainerStatsResponse, _abc.Awaitable[_containers_pb2.GetContainerStatsResponse]]:
+        """Says what a container uses now. Asking does not count as using it.
+
+        Errors:
+          NOT_FOUND            no such container (CONTAINER_NOT_FOUND)
+          FAILED_PRECONDITION  it does not run (CONTAINER_NOT_ACTIVE)
+        """
+
+    @_abc_1.abstractmethod
+    def WatchContainerEvents(
+        self,
+        request: _containers_pb2.WatchContainerEventsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_containers_pb2.WatchContainerEventsResponse], _abc.AsyncIterator[_containers_pb2.WatchContainerEventsResponse]]:
+        """Streams what happens to containers: first what happened behind `after_sequence`, then each
+        event when it comes. There is no last message; the stream ends with UNAVAILABLE when the
+        runtime stops. Numbers have no gaps and survive a restart, so a watcher that lost its stream
+        continues behind the last number it saw.
+
+        Errors:
+          INVALID_ARGUMENT  `after_sequence` is negative (INVALID_FIELD)
+          OUT_OF_RANGE      events behind `after_sequence` are not kept any more, or it is past the
+                            newest (EVENTS_GONE, with `first_sequence` and `last_sequence` in the
+                            metadata); list the containers and watch from `last_sequence`
+          UNAVAILABLE       the runtime stops (DRAINING); continue behind the last number seen
         """
 
     @_abc_1.abstractmethod

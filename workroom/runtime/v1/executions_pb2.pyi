@@ -134,7 +134,9 @@ class Argv(_message.Message):
     ARGS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def args(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The program, then its arguments: 1 to 1,024, each up to 128 KiB, 1 MiB together, without NUL."""
+        """The program, then its arguments: 1 to 1,024, each up to 131,071 bytes (the kernel's bound),
+        1 MiB together, without NUL.
+        """
 
     def __init__(
         self,
@@ -192,7 +194,10 @@ class Spool(_message.Message):
         POLICY_KEEP_ENDS: Spool._Policy.ValueType  # 1
         """The first and the last half stay; what lies between is a gap, reported as such."""
         POLICY_BLOCK: Spool._Policy.ValueType  # 2
-        """The command waits until a watcher has read on; nothing is lost."""
+        """The command waits until a watcher, or `ReadOutput`, has read on; nothing is lost. Half of
+        the spool stays behind the slowest watcher, for one that comes back by offset. A command
+        that is cancelled or has timed out does not wait any more.
+        """
 
     class Policy(_Policy, metaclass=_PolicyEnumTypeWrapper):
         """What happens when a stream has filled its spool."""
@@ -202,7 +207,10 @@ class Spool(_message.Message):
     POLICY_KEEP_ENDS: Spool.Policy.ValueType  # 1
     """The first and the last half stay; what lies between is a gap, reported as such."""
     POLICY_BLOCK: Spool.Policy.ValueType  # 2
-    """The command waits until a watcher has read on; nothing is lost."""
+    """The command waits until a watcher, or `ReadOutput`, has read on; nothing is lost. Half of
+    the spool stays behind the slowest watcher, for one that comes back by offset. A command
+    that is cancelled or has timed out does not wait any more.
+    """
 
     BYTES_PER_STREAM_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
@@ -593,17 +601,60 @@ class ContainerLost(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    class _Reason:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[ContainerLost._Reason.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        REASON_UNSPECIFIED: ContainerLost._Reason.ValueType  # 0
+        """Never sent."""
+        REASON_DIED: ContainerLost._Reason.ValueType  # 1
+        """Its main process ended, or somebody outside of Workroom ended it."""
+        REASON_DELETED: ContainerLost._Reason.ValueType  # 2
+        """It was deleted."""
+        REASON_SUSPENDED: ContainerLost._Reason.ValueType  # 3
+        """It was suspended by force; its files are kept."""
+        REASON_INTERRUPTED: ContainerLost._Reason.ValueType  # 4
+        """The container engine or the machine went down with it; its files are kept, and the next use
+        resumes it.
+        """
+        REASON_DISK_FULL: ContainerLost._Reason.ValueType  # 5
+        """It was stopped because it had written more than its size allows."""
+
+    class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
+        """What happened to the container."""
+
+    REASON_UNSPECIFIED: ContainerLost.Reason.ValueType  # 0
+    """Never sent."""
+    REASON_DIED: ContainerLost.Reason.ValueType  # 1
+    """Its main process ended, or somebody outside of Workroom ended it."""
+    REASON_DELETED: ContainerLost.Reason.ValueType  # 2
+    """It was deleted."""
+    REASON_SUSPENDED: ContainerLost.Reason.ValueType  # 3
+    """It was suspended by force; its files are kept."""
+    REASON_INTERRUPTED: ContainerLost.Reason.ValueType  # 4
+    """The container engine or the machine went down with it; its files are kept, and the next use
+    resumes it.
+    """
+    REASON_DISK_FULL: ContainerLost.Reason.ValueType  # 5
+    """It was stopped because it had written more than its size allows."""
+
     MESSAGE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
     message: _builtins.str
     """How, as far as it is known."""
+    reason: Global___ContainerLost.Reason.ValueType
+    """What happened to the container."""
     def __init__(
         self,
         *,
         message: _builtins.str = ...,
+        reason: Global___ContainerLost.Reason.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

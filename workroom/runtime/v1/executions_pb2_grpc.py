@@ -141,7 +141,8 @@ class ExecutionServiceServicer(object):
 
         When the caller leaves, the command goes on; cancel it by its id.
 
-        Errors: those of `StartExecution`.
+        Errors: those of `StartExecution`, and
+        UNAVAILABLE  the runtime is stopping (DRAINING); the command goes on
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -172,7 +173,8 @@ class ExecutionServiceServicer(object):
         """Answers when the execution has ended, or after `max_wait` with it still running.
 
         Errors:
-        NOT_FOUND  no such execution (EXECUTION_NOT_FOUND)
+        NOT_FOUND    no such execution (EXECUTION_NOT_FOUND)
+        UNAVAILABLE  the runtime is stopping (DRAINING); wait again
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -208,7 +210,8 @@ class ExecutionServiceServicer(object):
     def WriteStdin(self, request, context):
         """Writes to a command's standard input, and may end it.
 
-        Idempotent by offset: bytes before the accepted offset are dropped as repeated.
+        Idempotent by offset: bytes before the accepted offset are dropped as repeated, and a call
+        that holds nothing else succeeds, even when the command has ended since.
 
         Errors:
         NOT_FOUND            no such execution (EXECUTION_NOT_FOUND)

@@ -63,7 +63,8 @@ class ExecutionServiceStub:
 
     When the caller leaves, the command goes on; cancel it by its id.
 
-    Errors: those of `StartExecution`.
+    Errors: those of `StartExecution`, and
+      UNAVAILABLE  the runtime is stopping (DRAINING); the command goes on
     """
     GetExecution: _grpc.UnaryUnaryMultiCallable[_executions_pb2.GetExecutionRequest, _executions_pb2.GetExecutionResponse]
     """Returns one execution.
@@ -82,7 +83,8 @@ class ExecutionServiceStub:
     """Answers when the execution has ended, or after `max_wait` with it still running.
 
     Errors:
-      NOT_FOUND  no such execution (EXECUTION_NOT_FOUND)
+      NOT_FOUND    no such execution (EXECUTION_NOT_FOUND)
+      UNAVAILABLE  the runtime is stopping (DRAINING); wait again
     """
     WatchExecution: _grpc.UnaryStreamMultiCallable[_executions_pb2.WatchExecutionRequest, _executions_pb2.WatchExecutionResponse]
     """Streams an execution's output from the given offsets, then its end.
@@ -106,7 +108,8 @@ class ExecutionServiceStub:
     WriteStdin: _grpc.UnaryUnaryMultiCallable[_executions_pb2.WriteStdinRequest, _executions_pb2.WriteStdinResponse]
     """Writes to a command's standard input, and may end it.
 
-    Idempotent by offset: bytes before the accepted offset are dropped as repeated.
+    Idempotent by offset: bytes before the accepted offset are dropped as repeated, and a call
+    that holds nothing else succeeds, even when the command has ended since.
 
     Errors:
       NOT_FOUND            no such execution (EXECUTION_NOT_FOUND)
@@ -184,7 +187,8 @@ class ExecutionServiceAsyncStub(ExecutionServiceStub):
 
     When the caller leaves, the command goes on; cancel it by its id.
 
-    Errors: those of `StartExecution`.
+    Errors: those of `StartExecution`, and
+      UNAVAILABLE  the runtime is stopping (DRAINING); the command goes on
     """
     GetExecution: _aio.UnaryUnaryMultiCallable[_executions_pb2.GetExecutionRequest, _executions_pb2.GetExecutionResponse]  # type: ignore[assignment]
     """Returns one execution.
@@ -203,7 +207,8 @@ class ExecutionServiceAsyncStub(ExecutionServiceStub):
     """Answers when the execution has ended, or after `max_wait` with it still running.
 
     Errors:
-      NOT_FOUND  no such execution (EXECUTION_NOT_FOUND)
+      NOT_FOUND    no such execution (EXECUTION_NOT_FOUND)
+      UNAVAILABLE  the runtime is stopping (DRAINING); wait again
     """
     WatchExecution: _aio.UnaryStreamMultiCallable[_executions_pb2.WatchExecutionRequest, _executions_pb2.WatchExecutionResponse]  # type: ignore[assignment]
     """Streams an execution's output from the given offsets, then its end.
@@ -227,7 +232,8 @@ class ExecutionServiceAsyncStub(ExecutionServiceStub):
     WriteStdin: _aio.UnaryUnaryMultiCallable[_executions_pb2.WriteStdinRequest, _executions_pb2.WriteStdinResponse]  # type: ignore[assignment]
     """Writes to a command's standard input, and may end it.
 
-    Idempotent by offset: bytes before the accepted offset are dropped as repeated.
+    Idempotent by offset: bytes before the accepted offset are dropped as repeated, and a call
+    that holds nothing else succeeds, even when the command has ended since.
 
     Errors:
       NOT_FOUND            no such execution (EXECUTION_NOT_FOUND)
@@ -314,7 +320,8 @@ class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
 
         When the caller leaves, the command goes on; cancel it by its id.
 
-        Errors: those of `StartExecution`.
+        Errors: those of `StartExecution`, and
+          UNAVAILABLE  the runtime is stopping (DRAINING); the command goes on
         """
 
     @_abc_1.abstractmethod
@@ -351,7 +358,8 @@ class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
         """Answers when the execution has ended, or after `max_wait` with it still running.
 
         Errors:
-          NOT_FOUND  no such execution (EXECUTION_NOT_FOUND)
+          NOT_FOUND    no such execution (EXECUTION_NOT_FOUND)
+          UNAVAILABLE  the runtime is stopping (DRAINING); wait again
         """
 
     @_abc_1.abstractmethod
@@ -393,7 +401,8 @@ class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_executions_pb2.WriteStdinResponse, _abc.Awaitable[_executions_pb2.WriteStdinResponse]]:
         """Writes to a command's standard input, and may end it.
 
-        Idempotent by offset: bytes before the accepted offset are dropped as repeated.
+        Idempotent by offset: bytes before the accepted offset are dropped as repeated, and a call
+        that holds nothing else succeeds, even when the command has ended since.
 
         Errors:
           NOT_FOUND            no such execution (EXECUTION_NOT_FOUND)

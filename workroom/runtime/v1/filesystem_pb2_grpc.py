@@ -38,7 +38,8 @@ class FileServiceStub(object):
     PERMISSION_DENIED    the user may not do this (FILE_PERMISSION_DENIED)
     FAILED_PRECONDITION  the container cannot act (CONTAINER_NOT_ACTIVE), or the file is of the
     wrong kind (NOT_A_DIRECTORY, IS_A_DIRECTORY, NOT_A_REGULAR_FILE,
-    DIRECTORY_NOT_EMPTY)
+    DIRECTORY_NOT_EMPTY), or the kernel refuses for another reason
+    (FILE_ERROR); `errno` is in the metadata of every error of the kernel's
     RESOURCE_EXHAUSTED   the container's disk is full (NO_SPACE)
     UNAVAILABLE          the supervisor did not answer in time (SUPERVISOR_UNAVAILABLE)
     """
@@ -99,7 +100,8 @@ class FileServiceServicer(object):
     PERMISSION_DENIED    the user may not do this (FILE_PERMISSION_DENIED)
     FAILED_PRECONDITION  the container cannot act (CONTAINER_NOT_ACTIVE), or the file is of the
     wrong kind (NOT_A_DIRECTORY, IS_A_DIRECTORY, NOT_A_REGULAR_FILE,
-    DIRECTORY_NOT_EMPTY)
+    DIRECTORY_NOT_EMPTY), or the kernel refuses for another reason
+    (FILE_ERROR); `errno` is in the metadata of every error of the kernel's
     RESOURCE_EXHAUSTED   the container's disk is full (NO_SPACE)
     UNAVAILABLE          the supervisor did not answer in time (SUPERVISOR_UNAVAILABLE)
     """
@@ -219,7 +221,8 @@ class FileService(object):
     PERMISSION_DENIED    the user may not do this (FILE_PERMISSION_DENIED)
     FAILED_PRECONDITION  the container cannot act (CONTAINER_NOT_ACTIVE), or the file is of the
     wrong kind (NOT_A_DIRECTORY, IS_A_DIRECTORY, NOT_A_REGULAR_FILE,
-    DIRECTORY_NOT_EMPTY)
+    DIRECTORY_NOT_EMPTY), or the kernel refuses for another reason
+    (FILE_ERROR); `errno` is in the metadata of every error of the kernel's
     RESOURCE_EXHAUSTED   the container's disk is full (NO_SPACE)
     UNAVAILABLE          the supervisor did not answer in time (SUPERVISOR_UNAVAILABLE)
     """

@@ -39,7 +39,8 @@ class FileServiceStub:
       PERMISSION_DENIED    the user may not do this (FILE_PERMISSION_DENIED)
       FAILED_PRECONDITION  the container cannot act (CONTAINER_NOT_ACTIVE), or the file is of the
                            wrong kind (NOT_A_DIRECTORY, IS_A_DIRECTORY, NOT_A_REGULAR_FILE,
-                           DIRECTORY_NOT_EMPTY)
+                           DIRECTORY_NOT_EMPTY), or the kernel refuses for another reason
+                           (FILE_ERROR); `errno` is in the metadata of every error of the kernel's
       RESOURCE_EXHAUSTED   the container's disk is full (NO_SPACE)
       UNAVAILABLE          the supervisor did not answer in time (SUPERVISOR_UNAVAILABLE)
     """
@@ -86,7 +87,8 @@ class FileServiceAsyncStub(FileServiceStub):
       PERMISSION_DENIED    the user may not do this (FILE_PERMISSION_DENIED)
       FAILED_PRECONDITION  the container cannot act (CONTAINER_NOT_ACTIVE), or the file is of the
                            wrong kind (NOT_A_DIRECTORY, IS_A_DIRECTORY, NOT_A_REGULAR_FILE,
-                           DIRECTORY_NOT_EMPTY)
+                           DIRECTORY_NOT_EMPTY), or the kernel refuses for another reason
+                           (FILE_ERROR); `errno` is in the metadata of every error of the kernel's
       RESOURCE_EXHAUSTED   the container's disk is full (NO_SPACE)
       UNAVAILABLE          the supervisor did not answer in time (SUPERVISOR_UNAVAILABLE)
     """
@@ -129,7 +131,8 @@ class FileServiceServicer(metaclass=_abc_1.ABCMeta):
       PERMISSION_DENIED    the user may not do this (FILE_PERMISSION_DENIED)
       FAILED_PRECONDITION  the container cannot act (CONTAINER_NOT_ACTIVE), or the file is of the
                            wrong kind (NOT_A_DIRECTORY, IS_A_DIRECTORY, NOT_A_REGULAR_FILE,
-                           DIRECTORY_NOT_EMPTY)
+                           DIRECTORY_NOT_EMPTY), or the kernel refuses for another reason
+                           (FILE_ERROR); `errno` is in the metadata of every error of the kernel's
       RESOURCE_EXHAUSTED   the container's disk is full (NO_SPACE)
       UNAVAILABLE          the supervisor did not answer in time (SUPERVISOR_UNAVAILABLE)
     """

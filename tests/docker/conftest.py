@@ -1,0 +1,6 @@
+from tests.container_runtime.fixtures import (  # noqa: F401
+    container,
+    engine,
+    home,
+    node,
+)
