@@ -34,8 +34,10 @@ SESSION_LABEL = "workroom.session_id"
 
 CREATE_TIME = timedelta(minutes=10)
 """How long a container may take to come up, its image's download included."""
-IDLE_TIME = timedelta(days=1)
-"""How long a container is kept without anything happening in it."""
+IDLE_TIME = timedelta(minutes=20)
+"""How long a container may be idle before it is suspended; the next use resumes it."""
+
+_GONE = (pb.Container.STATE_FAILED, pb.Container.STATE_DELETING)
 
 OpenFile = Callable[[EnvironmentFile], AsyncIterator[bytes]]
 """Reads the content of a file that is to be put into an environment."""
@@ -94,14 +96,17 @@ class Environments:
         return container_id
 
     async def check(self, container_id: str) -> None:
-        """Raises `ContainerGone` when commands cannot run in the container any more."""
+        """Raises `ContainerGone` when commands cannot run in the container any more.
+
+        One that is suspended is not gone: the next command resumes it.
+        """
         with runtime_errors(container_id):
             answer = await self._containers.GetContainer(
                 pb.GetContainerRequest(container_id=container_id),
                 timeout=CALL_TIME.total_seconds(),
             )
-        if answer.container.state != pb.Container.STATE_ACTIVE:
-            failed = answer.container.failure or "it is not active"
+        if answer.container.state in _GONE:
+            failed = answer.container.failure or "it is being deleted"
             raise container_error(_NotActive(failed), container_id)
 
     async def dispose(self, container_id: str) -> None:

@@ -26,6 +26,7 @@ from workroom.paths import Home
 from workroom.rpc.channel import open_channel
 from workroom.rpc.drain import Drain
 from workroom.rpc.server import serving
+from workroom.runtime.v1 import containers_pb2, containers_pb2_grpc
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(120)]
 
@@ -217,6 +218,16 @@ async def test_an_environment_is_described_and_its_outputs_come_out(
     async for piece in environments.read_file(container_id, file.raw):
         digest.update(piece)
     assert result.stdout.split()[0] == digest.hexdigest()
+
+
+async def test_a_suspended_container_is_not_gone(environments, runner, container_id, channel):
+    [before] = await results_of(runner, container_id, planned("echo kept > here"))
+    assert before.succeeded
+    request = containers_pb2.SuspendContainerRequest(container_id=container_id)
+    await containers_pb2_grpc.ContainerServiceStub(channel).SuspendContainer(request)
+    await environments.check(container_id)
+    [after] = await results_of(runner, container_id, planned("cat here"))
+    assert after.stdout == "kept\n"
 
 
 async def test_preparing_again_is_the_same_container_until_it_is_gone(environments, container_id):
