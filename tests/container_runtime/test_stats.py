@@ -25,6 +25,14 @@ def write(folder: Path, name: str, content: str) -> None:
     (folder / name).write_text(content)
 
 
+def processes(tmp_path: Path, group: Path, transfers: dict[str, tuple[int, int]]) -> None:
+    """Processes of a group and what each has read and written, and one that is gone."""
+    write(group, "cgroup.procs", "".join(f"{pid}\n" for pid in [*transfers, "99"]))
+    for pid, (read, written) in transfers.items():
+        content = f"rchar: 1\nwchar: 1\nread_bytes: {read}\nwrite_bytes: {written}\n"
+        write(tmp_path / "proc" / pid, "io", content)
+
+
 def test_version_2_is_read(tmp_path):
     mount = tmp_path / "cgroup"
     groups = ControlGroups(
@@ -42,7 +50,7 @@ def test_version_2_is_read(tmp_path):
     write(group, "memory.events", "low 0\noom 1\noom_kill 2\n")
     write(group, "pids.current", "7\n")
     write(group, "pids.max", "512\n")
-    write(group, "io.stat", "8:0 rbytes=10 wbytes=20 rios=1 wios=2\n7:1 rbytes=1 wbytes=1\n")
+    processes(tmp_path, group, {"42": (10, 20), "43": (1, 1)})
     found = groups.read(42)
     assert (found.cpu.total, found.cpu.user) == (timedelta(seconds=3), timedelta(seconds=2))
     assert (found.memory.current, found.memory.working_set, found.memory.peak) == (
@@ -52,19 +60,19 @@ def test_version_2_is_read(tmp_path):
     )
     assert (found.memory.limit, found.memory.out_of_memory_kills) == (None, 2)
     assert (found.pids.current, found.pids.limit) == (7, 512)
-    assert (found.io.read_bytes, found.io.written_bytes, found.io.writes) == (11, 21, 2)
+    assert (found.io.read_bytes, found.io.written_bytes) == (11, 21)
 
 
 def test_version_1_beside_an_empty_version_2_is_read(tmp_path):
     top = tmp_path / "cgroup"
     mounts = "".join(
         f"30 29 0:27 / {top}/{name} rw - cgroup cgroup rw,{name}\n"
-        for name in ("memory", "cpu", "cpuacct", "pids", "blkio")
+        for name in ("memory", "cpu", "cpuacct", "pids")
     )
     mounts += f"31 29 0:28 / {top}/unified rw - cgroup2 cgroup2 rw\n"
     lines = "".join(
         f"{number}:{name}:/docker/abc\n"
-        for number, name in enumerate(("memory", "cpu", "cpuacct", "pids", "blkio"), 1)
+        for number, name in enumerate(("memory", "cpu", "cpuacct", "pids"), 1)
     )
     groups = ControlGroups(proc(tmp_path, mounts, lines + "0::/docker/abc\n"))
     write(top / "memory/docker/abc", "memory.usage_in_bytes", "9000\n")
@@ -78,8 +86,7 @@ def test_version_1_beside_an_empty_version_2_is_read(tmp_path):
     write(top / "cpuacct/docker/abc", "cpuacct.usage_sys", "1000000000\n")
     write(top / "pids/docker/abc", "pids.current", "4\n")
     write(top / "pids/docker/abc", "pids.max", "max\n")
-    name = "blkio.throttle.io_service_bytes_recursive"
-    write(top / "blkio/docker/abc", name, "7:0 Read 5\n7:0 Write 6\n8:0 Write 10\nTotal 21\n")
+    processes(tmp_path, top / "pids/docker/abc", {"42": (5, 16)})
     found = groups.read(42)
     assert found.cpu.total == timedelta(seconds=7)
     assert found.cpu.throttled == timedelta(seconds=5)
