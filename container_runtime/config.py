@@ -48,6 +48,8 @@ class Config(BaseModel):
     warm_pool: tuple[str, ...] = ()
     """Containers that are made before they are asked for, as `IMAGE/SIZE=COUNT`: for instance
     `base/small=2,base/medium=1`. At most 64 together; the pool gives way when the node is full."""
+    disk_percent: int = Field(default=100, ge=1, le=1000)
+    """How much of a size's usual room on disks its containers have here, in percent."""
     bound_disks: bool = True
     """Give each container a size-limited file system for `/workspace` and `/tmp`, where this
     machine allows it (`GetCapabilities` says whether it does)."""

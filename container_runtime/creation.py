@@ -17,7 +17,7 @@ from container_runtime.events import EventKind, Events
 from container_runtime.executions import Executions, Host
 from container_runtime.installation import Installation
 from container_runtime.interpreter import CAPABILITIES, supervisor_command, supervisor_mounts
-from container_runtime.limits import SIZES
+from container_runtime.limits import Sizes
 from container_runtime.link import ContainerLost, Link, SupervisorAway
 from container_runtime.model import LostReason
 from container_runtime.records import ContainerState
@@ -55,6 +55,7 @@ class Maker:
         executions: Executions,
         installation: Installation,
         volumes: Volumes,
+        sizes: Sizes,
         tasks: asyncio.TaskGroup,
         clock: Callable[[], datetime],
     ) -> None:
@@ -64,6 +65,7 @@ class Maker:
         self._executions = executions
         self._installation = installation
         self._volumes = volumes
+        self._sizes = sizes
         self._tasks = tasks
         self._clock = clock
 
@@ -113,7 +115,7 @@ class Maker:
         await self.save(container, EventKind.ACTIVE)
 
     async def _spec(self, container: Container, image: Image) -> ContainerSpec:
-        bundle, size = self._installation.bundle, SIZES[container.record.request.size]
+        bundle, size = self._installation.bundle, self._sizes[container.record.request.size]
         labels = self._installation.labels_for(container.record)
 
         async def seed(into: Path) -> bool:

@@ -36,6 +36,9 @@ log = structlog.get_logger(__name__)
 ENDED_IN_MEMORY = 1000
 """How many executions that are over are kept at hand; all others are read from the store."""
 
+EXPLAINED_WITHIN = timedelta(seconds=3)
+"""After a container's main process ended, how long its commands wait to be told why."""
+
 CANCEL_MARGIN = timedelta(seconds=15)
 """Past its grace, how long a cancelled tree may take to be reported dead."""
 
@@ -76,6 +79,7 @@ class Executions:
         self._ended: OrderedDict[str, Execution] = OrderedDict()
         self._known: dict[str, str] = {}
         self._losses: dict[str, tuple[LostReason, str]] = {}
+        self._unexplained: dict[str, asyncio.Event] = {}
 
     # Containers come and go
 
@@ -118,13 +122,30 @@ class Executions:
             await execution.wait()
 
     def explain(self, container_id: str, reason: LostReason, message: str) -> None:
-        """From now on, what is lost in this container was lost for this reason."""
-        self._losses[container_id] = (reason, message)
+        """From now on, what is lost in this container was lost for this reason, unless another was
+        given before."""
+        self._losses.setdefault(container_id, (reason, message))
+        self._unexplained.pop(container_id, asyncio.Event()).set()
+
+    def retract(self, container_id: str) -> None:
+        """What was explained did not come true."""
+        self._losses.pop(container_id, None)
+
+    async def explained(self, container_id: str) -> None:
+        """Return when it is known why a container was lost, or should be."""
+        if container_id in self._losses:
+            return
+        waiting = self._unexplained.setdefault(container_id, asyncio.Event())
+        try:
+            async with asyncio.timeout(EXPLAINED_WITHIN.total_seconds()):
+                await waiting.wait()
+        except TimeoutError:
+            pass
 
     def end_all(self, container_id: str, reason: LostReason, message: str) -> None:
         """Whatever still counts as running in a container was lost with it, for this reason
         unless another was given before."""
-        self._losses.setdefault(container_id, (reason, message))
+        self.explain(container_id, reason, message)
         for execution in self._running_of(container_id):
             totals = execution.record()
             self.end(
@@ -434,6 +455,8 @@ class ContainerSink:
 
     async def ended(self, exec_id: str, outcome: Outcome) -> None:
         """Record an end and tell watchers."""
+        if outcome.ending is Ending.LOST:
+            await self._executions.explained(self._container_id)
         execution = self._executions.delivered(self._container_id, exec_id)
         if execution is not None:
             self._executions.end(execution, outcome)

@@ -13,7 +13,7 @@ from pathlib import Path
 import structlog
 
 from container_runtime.container import Container
-from container_runtime.limits import SIZES
+from container_runtime.limits import Sizes
 from container_runtime.records import ContainerState
 from container_runtime.volumes import Volumes
 from workroom.errors import WorkroomError
@@ -55,11 +55,13 @@ class LayerWatch:
         containers: Callable[[], Iterable[Container]],
         volumes: Volumes,
         stop: Callable[[Container, str], Awaitable[None]],
+        sizes: Sizes,
         min_free_bytes: int,
     ) -> None:
         self._containers = containers
         self._volumes = volumes
         self._stop = stop
+        self._sizes = sizes
         self._reserve = min_free_bytes // LAST_RESERVE
         self._looks: dict[str, _Look] = {}
 
@@ -113,7 +115,7 @@ class LayerWatch:
             )
 
     def _bound(self, container: Container) -> int:
-        size = SIZES[container.record.request.size]
+        size = self._sizes[container.record.request.size]
         # Without a volume, /workspace and /tmp are in the layer too.
         return size.layer_bytes + (0 if self._volumes.in_force else size.disk_bytes)
 

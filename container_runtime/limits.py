@@ -1,7 +1,7 @@
 """Owns what a size means and the bounds of what a caller may ask for."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from container_runtime.records import Size
@@ -29,6 +29,21 @@ SIZES: Mapping[Size, SizeLimits] = {
     Size.MEDIUM: SizeLimits(2000, 4 * GIB, 1024, disk_bytes=8 * GIB, layer_bytes=4 * GIB),
     Size.LARGE: SizeLimits(4000, 16 * GIB, 2048, disk_bytes=16 * GIB, layer_bytes=8 * GIB),
 }
+
+Sizes = Mapping[Size, SizeLimits]
+
+
+def sizes(disk_percent: int) -> Sizes:
+    """What each size means on a node that gives this part of the usual room on disks."""
+    return {
+        size: replace(
+            found,
+            disk_bytes=found.disk_bytes * disk_percent // 100,
+            layer_bytes=found.layer_bytes * disk_percent // 100,
+        )
+        for size, found in SIZES.items()
+    }
+
 
 REQUEST_ID_CHARACTERS = 128
 LABELS = 32

@@ -17,6 +17,8 @@ log = structlog.get_logger(__name__)
 
 SHUTDOWN_SECONDS = 30.0
 """An engine that goes away may have killed its containers as long before."""
+STARTUP_SECONDS = 30.0
+"""One that comes back may kill those that it finds for as long."""
 
 
 class Losses:
@@ -34,6 +36,7 @@ class Losses:
         self._executions = executions
         self._suspension = suspension
         self._tasks = tasks
+        self._unsteady_until = float("-inf")
 
     def lost(self, container: Container) -> None:
         """Its main process is gone."""
@@ -48,7 +51,7 @@ class Losses:
             death = await self._maker.death_of(container)
             if container.state is not ContainerState.ACTIVE:
                 return
-            if death.engine_away:
+            if death.engine_away or asyncio.get_running_loop().time() < self._unsteady_until:
                 await self._suspension.interrupt(container, death.problem)
             else:
                 await self.fail(container, death.problem)
@@ -62,6 +65,7 @@ class Losses:
         container.become(ContainerState.FAILED, failure=problem)
         container.failed_at = asyncio.get_running_loop().time()
         log.warning("container failed", container_id=container.id, problem=problem)
+        self._executions.explain(container.id, LostReason.DIED, problem)
         self._executions.detach(container.id)
         if container.link is not None:
             await self._maker.drain(container.id, container.link)
@@ -78,14 +82,20 @@ class Losses:
             await self._maker.stop(container)
         except BaseException:
             container.stopped_for = ""
+            self._executions.retract(container.id)
             raise
         await self.fail(container, problem)
 
     async def engine_went_away(self, containers: Iterable[Container]) -> None:
         """What failed just before, did so because the engine was being stopped."""
+        self._unsteady_until = float("inf")
         now = asyncio.get_running_loop().time()
         for container in containers:
             recent = now - container.failed_at < SHUTDOWN_SECONDS
             if container.state is ContainerState.FAILED and recent and not container.stopped_for:
                 container.failed_at = float("-inf")
                 await self._suspension.interrupt(container, "the container engine was stopped")
+
+    def engine_came_back(self) -> None:
+        """What dies from now on dies of its own again, after a while."""
+        self._unsteady_until = asyncio.get_running_loop().time() + STARTUP_SECONDS

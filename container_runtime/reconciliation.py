@@ -137,6 +137,7 @@ class Reconciler:
             await asyncio.sleep(WATCH_PAUSE)
             try:
                 await self._look()
+                self._containers.losses.engine_came_back()
             except WorkroomError as error:
                 log.warning("containers not looked at", problem=error.message)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from container_runtime import limits
 from container_runtime.config import Config
 from container_runtime.containers import Capacity, Containers
 from container_runtime.creation import Maker
@@ -53,6 +54,7 @@ class Runtime:
     pool: Pool
     volumes: Volumes
     usage: UsageReader
+    sizes: limits.Sizes
 
     async def start(self, request: ExecutionRequest) -> Execution:
         """Start a command in its container, which is resumed if it is suspended, or return the
@@ -89,6 +91,7 @@ async def running(
     with _locked(home.run / "runtime.lock"):
         installation = await _installation(config, home, bundle)
         disk = Disk(home.spool, config.min_free_bytes)
+        sizes = limits.sizes(config.disk_percent)
         volumes = await Volumes.opened(
             home.root / "disks", "" if config.bound_disks else "RUNTIME_BOUND_DISKS turns it off"
         )
@@ -100,7 +103,7 @@ async def running(
                     store, installation.spool_directory, disk, threads, tasks, clock
                 )
                 maker = Maker(
-                    engine, store, events, executions, installation, volumes, tasks, clock
+                    engine, store, events, executions, installation, volumes, sizes, tasks, clock
                 )
                 pool = Pool(
                     maker,
@@ -127,14 +130,18 @@ async def running(
                 )
                 await reconciler.at_start()
                 layers = LayerWatch(
-                    containers.all, volumes, containers.losses.stop_full, config.min_free_bytes
+                    containers.all,
+                    volumes,
+                    containers.losses.stop_full,
+                    sizes,
+                    config.min_free_bytes,
                 )
                 tasks.create_task(reconciler.watch_for_ever())
                 interval = config.reap_interval.total_seconds()
                 tasks.create_task(_reap_for_ever(containers, interval))
                 tasks.create_task(pool.keep_for_ever(containers.has_room))
                 tasks.create_task(layers.watch_for_ever())
-                usage = UsageReader(containers, volumes, layers)
+                usage = UsageReader(containers, volumes, layers, sizes)
                 try:
                     yield Runtime(
                         containers,
@@ -146,6 +153,7 @@ async def running(
                         pool,
                         volumes,
                         usage,
+                        sizes,
                     )
                 finally:
                     await containers.close()

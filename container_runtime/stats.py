@@ -44,13 +44,11 @@ class PidStats:
 
 @dataclass(frozen=True, slots=True)
 class IoStats:
-    """What was read from and written to disks since the start, as far as the kernel knows for
-    whom: version 1 counts delayed writes to nobody."""
+    """What was read from and written to disks since the start, counted when a process causes it:
+    reads that memory answered do not count, writes that are still to reach the disk do."""
 
     read_bytes: int
     written_bytes: int
-    reads: int
-    writes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +84,23 @@ class ControlGroups:
         gone."""
         found = self._groups(pid)
         if "memory" in found:
-            return _version_1(found)
+            return _version_1(found, self._io(found["pids"]))
         if self._version_2 is None or "" not in found:
             raise FileNotFoundError("no control groups are mounted that count memory")
-        return _version_2(found[""])
+        return _version_2(found[""], self._io(found[""]))
+
+    def _io(self, group: Path) -> IoStats:
+        """Summed over processes; each counts those of its children that it has waited for. The
+        groups' own counters stay at zero on some kernels, and count writes for nobody on others."""
+        read = written = 0
+        for pid in (group / "cgroup.procs").read_text().split():
+            try:
+                fields = _fields(self._proc / pid / "io")
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                continue  # it is gone, or not ours to look at
+            read += fields["read_bytes:"]
+            written += fields["write_bytes:"]
+        return IoStats(read, written)
 
     def _groups(self, pid: int) -> dict[str, Path]:
         """Directories by controller; that of version 2 has the name ''."""
@@ -105,13 +116,11 @@ class ControlGroups:
         return found
 
 
-def _version_1(groups: Mapping[str, Path]) -> ResourceStats:
+def _version_1(groups: Mapping[str, Path], io: IoStats) -> ResourceStats:
     memory, cpu, times = groups["memory"], groups["cpu"], groups["cpuacct"]
     fields = _fields(memory / "memory.stat")
     current = _number(memory / "memory.usage_in_bytes")
     limit = _number(memory / "memory.limit_in_bytes")
-    io_bytes = _operations(groups.get("blkio"), "blkio.throttle.io_service_bytes_recursive")
-    io_calls = _operations(groups.get("blkio"), "blkio.throttle.io_serviced_recursive")
     return ResourceStats(
         CpuStats(
             total=_nanoseconds(_number(times / "cpuacct.usage")),
@@ -127,20 +136,14 @@ def _version_1(groups: Mapping[str, Path]) -> ResourceStats:
             out_of_memory_kills=_fields(memory / "memory.oom_control").get("oom_kill", 0),
         ),
         _pids(groups["pids"]),
-        IoStats(
-            io_bytes.get("Read", 0),
-            io_bytes.get("Write", 0),
-            io_calls.get("Read", 0),
-            io_calls.get("Write", 0),
-        ),
+        io,
     )
 
 
-def _version_2(group: Path) -> ResourceStats:
+def _version_2(group: Path, io: IoStats) -> ResourceStats:
     cpu, memory = _fields(group / "cpu.stat"), _fields(group / "memory.stat")
     current = _number(group / "memory.current")
     peak = group / "memory.peak"
-    io = _io_version_2(group / "io.stat")
     return ResourceStats(
         CpuStats(
             total=timedelta(microseconds=cpu["usage_usec"]),
@@ -156,7 +159,7 @@ def _version_2(group: Path) -> ResourceStats:
             out_of_memory_kills=_fields(group / "memory.events").get("oom_kill", 0),
         ),
         _pids(group),
-        IoStats(io.get("rbytes", 0), io.get("wbytes", 0), io.get("rios", 0), io.get("wios", 0)),
+        io,
     )
 
 
@@ -177,30 +180,6 @@ def _fields(path: Path) -> dict[str, int]:
     """A file of lines `name number`."""
     pairs = (line.split() for line in path.read_text().splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2}
-
-
-def _operations(group: Path | None, name: str) -> dict[str, int]:
-    """A file of lines `device operation number`, summed over devices."""
-    found: dict[str, int] = {}
-    if group is None or not (group / name).exists():
-        return found
-    for line in (group / name).read_text().splitlines():
-        parts = line.split()
-        if len(parts) == 3:
-            found[parts[1]] = found.get(parts[1], 0) + int(parts[2])
-    return found
-
-
-def _io_version_2(path: Path) -> dict[str, int]:
-    """A file of lines `device name=number …`, summed over devices."""
-    found: dict[str, int] = {}
-    if not path.exists():
-        return found
-    for line in path.read_text().splitlines():
-        for pair in line.split()[1:]:
-            name, _, value = pair.partition("=")
-            found[name] = found.get(name, 0) + int(value)
-    return found
 
 
 def _nanoseconds(count: int) -> timedelta:

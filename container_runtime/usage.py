@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from container_runtime.containers import Containers
 from container_runtime.errors import ContainerNotActive
 from container_runtime.layers import LayerWatch, measure
-from container_runtime.limits import SIZES
+from container_runtime.limits import Sizes
 from container_runtime.records import ContainerState
 from container_runtime.stats import ControlGroups, ResourceStats
 from container_runtime.volumes import Usage, Volumes
@@ -34,7 +34,10 @@ class ContainerStats:
 class UsageReader:
     """Reads what containers use. Belongs to one event loop."""
 
-    def __init__(self, containers: Containers, volumes: Volumes, layers: LayerWatch) -> None:
+    def __init__(
+        self, containers: Containers, volumes: Volumes, layers: LayerWatch, sizes: Sizes
+    ) -> None:
+        self._sizes = sizes
         self._containers = containers
         self._volumes = volumes
         self._layers = layers
@@ -54,7 +57,7 @@ class UsageReader:
                 container_id=container_id,
                 state=container.state,
             ) from None
-        size = SIZES[container.record.request.size]
+        size = self._sizes[container.record.request.size]
         layer_bytes = self._layers.used(container_id)
         if layer_bytes is None and container.layer is not None:
             layer_bytes = await measure(container.layer)

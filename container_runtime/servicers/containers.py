@@ -97,7 +97,7 @@ class ContainerServicer(rpc.ContainerServiceServicer):
         return pb.GetCapabilitiesResponse(
             node_id=self._runtime.installation.node_id,
             version=_version(),
-            sizes=size_limits_messages(),
+            sizes=size_limits_messages(self._runtime.sizes),
             default_image=DEFAULT_IMAGE,
             max_spool_bytes=SPOOL_BYTES_MAX,
             max_containers=self._runtime.capacity.live,

@@ -67,12 +67,7 @@ def _resources_message(found: ResourceStats) -> pb.GetContainerStatsResponse:
             out_of_memory_kills=memory.out_of_memory_kills,
         ),
         pids=pb.PidStats(current=found.pids.current, limit=found.pids.limit or 0),
-        io=pb.IoStats(
-            read_bytes=found.io.read_bytes,
-            written_bytes=found.io.written_bytes,
-            reads=found.io.reads,
-            writes=found.io.writes,
-        ),
+        io=pb.IoStats(read_bytes=found.io.read_bytes, written_bytes=found.io.written_bytes),
     )
 
 

@@ -5,7 +5,7 @@ from datetime import datetime
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from container_runtime.execution import Chunk, MissingRange
-from container_runtime.limits import SIZES, SizeLimits
+from container_runtime.limits import SizeLimits, Sizes
 from container_runtime.model import (
     Ending,
     FileInfo,
@@ -89,9 +89,9 @@ def container_message(record: ContainerRecord) -> containers.Container:
     )
 
 
-def size_limits_messages() -> list[containers.SizeLimits]:
+def size_limits_messages(sizes: Sizes) -> list[containers.SizeLimits]:
     """What each size means."""
-    return [_size_limits(size, found) for size, found in SIZES.items()]
+    return [_size_limits(size, found) for size, found in sizes.items()]
 
 
 def _size_limits(size: Size, found: SizeLimits) -> containers.SizeLimits:

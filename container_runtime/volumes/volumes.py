@@ -135,10 +135,12 @@ class Volumes:
 
     async def unmount(self, volume_id: str) -> None:
         """Unmount a volume and keep its image. Safe to repeat. Raises `VolumeFailed`."""
-        await _in_thread(lambda: self._unmount(volume_id))
+        await _in_thread(lambda: self._unmount(volume_id, keep=True))
 
-    def _unmount(self, volume_id: str) -> None:
+    def _unmount(self, volume_id: str, *, keep: bool) -> None:
         target = self._mounts / volume_id
+        if keep and self._is_mounted(target):
+            kernel.trim(target)
         if target.exists():
             kernel.unmount(target)
             target.rmdir()
@@ -148,7 +150,7 @@ class Volumes:
         await _in_thread(lambda: self._remove(volume_id))
 
     def _remove(self, volume_id: str) -> None:
-        self._unmount(volume_id)
+        self._unmount(volume_id, keep=False)
         self._image(volume_id).unlink(missing_ok=True)
 
     async def usage(self, volume_id: str) -> Usage | None:

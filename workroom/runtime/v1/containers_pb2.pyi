@@ -939,35 +939,25 @@ Global___PidStats: _TypeAlias = PidStats  # noqa: Y015
 
 @_typing.final
 class IoStats(_message.Message):
-    """Transfers since the container was started or resumed, as far as the kernel knows for whom. With
-    control groups of version 1, writes that were delayed count for nobody.
-    """
+    """Transfers since the container was started or resumed, counted when a process causes them."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     READ_BYTES_FIELD_NUMBER: _builtins.int
     WRITTEN_BYTES_FIELD_NUMBER: _builtins.int
-    READS_FIELD_NUMBER: _builtins.int
-    WRITES_FIELD_NUMBER: _builtins.int
     read_bytes: _builtins.int
-    """Bytes read."""
+    """Bytes read from disks; what memory had already does not count."""
     written_bytes: _builtins.int
-    """Bytes written."""
-    reads: _builtins.int
-    """Read operations."""
-    writes: _builtins.int
-    """Write operations."""
+    """Bytes written, those included that are still to reach the disk."""
     def __init__(
         self,
         *,
         read_bytes: _builtins.int = ...,
         written_bytes: _builtins.int = ...,
-        reads: _builtins.int = ...,
-        writes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["read_bytes", b"read_bytes", "reads", b"reads", "writes", b"writes", "written_bytes", b"written_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["read_bytes", b"read_bytes", "written_bytes", b"written_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
