@@ -3,12 +3,15 @@
 Owns the resuming of streams and the chunking of files. Knows no service's insides.
 """
 
+import asyncio
 import hashlib
 import os
 import secrets
 import stat
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -36,8 +39,12 @@ CHUNK_BYTES = 256 * 1024
 REMOVE_SECONDS = 30
 """How long a deletion may take: its commands are ended and its container removed."""
 
-MAX_RESUMES = 5
-"""How often in a row a broken event stream is resumed without a new event before giving up."""
+RESUME_TIME = timedelta(seconds=30)
+"""How long a broken event stream is tried to be resumed before giving up: a service that died is
+back before."""
+
+RESUME_PAUSES = (0.05, 0.1, 0.25, 0.5, 1.0)
+"""Seconds between the attempts; the last one again and again."""
 
 
 class TransferDamaged(WorkroomError):
@@ -92,6 +99,7 @@ class Client:
         Every durable event comes exactly once. Ends where `WatchEvents` ends.
         """
         resumes = 0
+        broken_since = 0.0
         while True:
             request = sessions_pb2.WatchEventsRequest(
                 session_id=session_id, after_sequence_number=after, until_idle=until_idle
@@ -105,9 +113,12 @@ class Client:
                         yield event
                     return
             except WorkroomError as error:
-                resumes += 1
-                if error.code is not grpc.StatusCode.UNAVAILABLE or resumes > MAX_RESUMES:
+                broken_since = broken_since if resumes else time.monotonic()
+                late = time.monotonic() - broken_since > RESUME_TIME.total_seconds()
+                if error.code is not grpc.StatusCode.UNAVAILABLE or late:
                     raise
+            await asyncio.sleep(RESUME_PAUSES[min(resumes, len(RESUME_PAUSES) - 1)])
+            resumes += 1
 
     async def artifacts(self, session_id: str) -> AsyncIterator[events_pb2.Artifact]:
         """All that a session's turns have published, oldest first."""

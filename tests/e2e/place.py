@@ -21,6 +21,7 @@ from typing import Any
 import aiodocker
 
 from container_runtime.setup.answering import engine_socket
+from workroom.client import Client
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = ("WORKROOM_", "ORCHESTRATOR_", "RUNTIME_", "REVIEWER_", "EGRESS_")
@@ -111,6 +112,11 @@ class Place:
         (line,) = (await self.workroom("status", "--json")).lines
         return line
 
+    async def delete_session(self, session_id: str) -> None:
+        """As its owner does."""
+        async with Client.connect(f"unix:{self.socket('orchestrator')}") as client:
+            await client.remove(session_id)
+
     def tcp_address(self) -> str:
         """Where the orchestrator listened last, for callers with a key."""
         lines = (self.home / "log" / "orchestrator.log").read_text().splitlines()
@@ -166,7 +172,8 @@ class Place:
 
         with suppress(TimeoutError):
             await until(clean, within)
-        assert not remains
+        if remains:
+            raise AssertionError("still there: " + "; ".join(remains))
 
     async def remove(self) -> None:
         """Ends and removes whatever is there."""
@@ -205,13 +212,17 @@ async def ended(process: asyncio.subprocess.Process, within: float = PATIENCE) -
     return Done(process.returncode, out.decode(), err.decode())
 
 
-async def seen(process: asyncio.subprocess.Process, text: str, within: float = PATIENCE) -> str:
-    """Reads a command's output up to a line with `text`, and returns that line."""
+async def seen(
+    process: asyncio.subprocess.Process, text: str, within: float = PATIENCE
+) -> list[str]:
+    """Reads a command's output up to a line with `text`, and returns all these lines."""
     assert process.stdout is not None
+    lines = []
     async with asyncio.timeout(within):
         while line := (await process.stdout.readline()).decode():
+            lines.append(line)
             if text in line:
-                return line
+                return lines
     assert process.stderr is not None
     raise AssertionError(f"ended without {text!r}: {(await process.stderr.read()).decode()}")
 

@@ -193,7 +193,7 @@ class Installation:
         """Stops the installation and answers with the process that kept it up."""
         owner = self.owner()
         if owner is None:
-            raise NotUp("this installation is not up")
+            raise NotUp("this installation is not up; `workroom up` starts it")
         os.kill(owner.pid, signal.SIGTERM)
         deadline = time.monotonic() + STOP_TIMEOUT.total_seconds()
         while self.owner() == owner:

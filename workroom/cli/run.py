@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -104,14 +105,15 @@ def _check_out(out: Path) -> None:
     there = out.absolute()
     while not there.exists():
         there = there.parent
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK) or _is_read_only(there):
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
         raise InvalidField(
-            "--out", f"{out}: files cannot be written to {there}; name a folder where they can"
-        )
-
-
-def _is_read_only(folder: Path) -> bool:
-    return bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
+            "--out",
+            f"{printable(str(out))}: files cannot be written to {printable(str(there))} "
+            f"({error.strerror}); name a folder where they can",
+        ) from error
 
 
 def _agent(options: Options) -> agents_pb2.Agent:

@@ -106,27 +106,42 @@ class Keeper:
         await self._child.healthy(self._home)
 
     async def keep(self) -> None:
-        """Restarts the service whenever it dies; never returns."""
+        """Restarts the service whenever it dies; never returns.
+
+        Raises `ServiceFailed` when it dies too often, or lives and does not come to answer.
+        """
         while True:
             child = self._child
             assert child is not None
             code = await child.process.wait()
             log.warning("service died", service=self._service.name, code=code)
-            now = time.monotonic()
-            full = len(self._restarts) == RESTARTS
-            if full and now - self._restarts[0] < RESTART_WINDOW.total_seconds():
-                raise ServiceFailed(
-                    f"{self._service.name} died {RESTARTS + 1} times within a minute; the end of "
-                    f"{child.log}:\n{child.log_tail()}",
-                    service=self._service.name,
-                )
-            self._restarts.append(now)
-            await self.start()
+            self._count_death(child)
+            self._child = await Child.start(self._service, self._home, self._environ)
+            try:
+                await self._child.healthy(self._home)
+            except ServiceFailed:
+                if self._child.process.returncode is None:
+                    raise
+                continue  # it died again before it answered
             log.info("service restarted", service=self._service.name)
 
+    def _count_death(self, child: Child) -> None:
+        now = time.monotonic()
+        full = len(self._restarts) == RESTARTS
+        if full and now - self._restarts[0] < RESTART_WINDOW.total_seconds():
+            raise ServiceFailed(
+                f"{self._service.name} died {RESTARTS + 1} times within a minute; the end of "
+                f"{child.log}:\n{child.log_tail()}",
+                service=self._service.name,
+            )
+        self._restarts.append(now)
+
     async def stop(self) -> None:
+        """Stops the service; the socket of one that was killed is removed in its place."""
         if self._child is not None:
             await self._child.stop()
+            if self._child.process.returncode != 0:
+                self._home.socket(self._service.name).unlink(missing_ok=True)
 
 
 async def _until_unused(
