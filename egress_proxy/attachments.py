@@ -117,8 +117,12 @@ class Attachments:
             )
             wanted = _with_what_is_known(wanted, current)
             attachment = self._next(wanted, current)
-            if wanted.policy.access is not Access.DISABLED:
-                self._check_offered(wanted)
+            self.check_offered(wanted.policy)
+            if wanted.policy.access is not Access.DISABLED and wanted.process is None:
+                raise InvalidField(
+                    "process",
+                    f"is needed for {wanted.policy.access} access: it leads to the network",
+                )
             await self._enforce(attachment)
             if attachment is not current:
                 await self._store.put(attachment)
@@ -152,6 +156,16 @@ class Attachments:
         """Attachments with their numbers, oldest first."""
         return await self._store.page(after, limit)
 
+    def check_offered(self, policy: Policy) -> None:
+        """Raises `NotSupported` for a policy that cannot be kept on this node."""
+        if policy.access is not Access.DISABLED and not self._capture.available:
+            raise NotSupported(
+                "policy.access",
+                f"{policy.access} needs the capture helper, which does not run here "
+                "(it needs root); allowed: disabled",
+                access=policy.access.value,
+            )
+
     def is_captured(self, container_id: str) -> bool:
         """Whether the container's traffic is captured."""
         return self._capture.has(container_id)
@@ -178,19 +192,6 @@ class Attachments:
             await self._capture.release_others(known)
         except WorkroomError as error:
             log.warning("others not released", problem=str(error))
-
-    def _check_offered(self, wanted: Wanted) -> None:
-        if not self._capture.available:
-            raise NotSupported(
-                "policy.access",
-                f"{wanted.policy.access} needs the capture helper, which does not run here "
-                "(it needs root); allowed: disabled",
-                access=wanted.policy.access.value,
-            )
-        if wanted.process is None:
-            raise InvalidField(
-                "process", f"is needed for {wanted.policy.access} access: it leads to the network"
-            )
 
     async def _enforce(self, attachment: Attachment) -> None:
         """Makes a policy hold. Under `disabled` a container that never had more stays alone."""

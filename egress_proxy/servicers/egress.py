@@ -100,6 +100,7 @@ class EgressServicer(rpc.EgressServiceServicer):
             policies = (await self._attachments.get(request.container_id)).policies
         else:
             policies = (policy_of(request.policy),)
+            self._attachments.check_offered(policies[0])
         decision = explain(policies, asked, self._exceptions)
         return pb.ExplainDecisionResponse(decision=decision_message(decision))
 

@@ -18,6 +18,7 @@ from orchestrator.runtime_errors import (
     RuntimeUnavailable,
     container_error,
     egress_errors,
+    policy_error,
     runtime_errors,
 )
 from workroom.egress.v1 import egress_pb2, egress_pb2_grpc
@@ -104,6 +105,19 @@ class Environments:
         if answer.container.state != pb.Container.STATE_ACTIVE:
             failed = answer.container.failure or "it is not active"
             raise container_error(_NotActive(failed), container_id)
+
+    async def check_network(self, network: NetworkPolicy) -> None:
+        """Raises `InvalidField`, naming the field, for a policy that would not be kept.
+
+        Errors: `EgressUnavailable`.
+        """
+        if network.access is Access.DISABLED:
+            return
+        request = egress_pb2.ExplainDecisionRequest(policy=_policy(network), host="example.invalid")
+        try:
+            await self._egress.ExplainDecision(request, timeout=CALL_TIME.total_seconds())
+        except grpc.aio.AioRpcError as failure:
+            raise policy_error(failure) from failure
 
     async def rejoin(self, environment: Environment, *, session_id: str) -> None:
         """Makes sure, before a turn, that the container runs under its network policy.

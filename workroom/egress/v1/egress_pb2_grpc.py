@@ -152,10 +152,12 @@ class EgressServiceServicer(object):
     def ExplainDecision(self, request, context):
         """Says what would be decided, and which line of the policy decides, without any traffic.
 
-        Names are not looked up, so where one leads is not judged; an address is.
+        Names are not looked up, so where one leads is not judged; an address is. A policy is refused
+        here as it would be by `AttachContainer`.
 
         Errors:
-        INVALID_ARGUMENT  a field is not allowed (INVALID_FIELD)
+        INVALID_ARGUMENT  a field is not allowed (INVALID_FIELD), or the policy asks for access that
+        this node does not offer (NOT_SUPPORTED, field `policy.access`)
         NOT_FOUND         the container is not attached (ATTACHMENT_NOT_FOUND)
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -81,10 +81,12 @@ class EgressServiceStub:
     ExplainDecision: _grpc.UnaryUnaryMultiCallable[_egress_pb2.ExplainDecisionRequest, _egress_pb2.ExplainDecisionResponse]
     """Says what would be decided, and which line of the policy decides, without any traffic.
 
-    Names are not looked up, so where one leads is not judged; an address is.
+    Names are not looked up, so where one leads is not judged; an address is. A policy is refused
+    here as it would be by `AttachContainer`.
 
     Errors:
-      INVALID_ARGUMENT  a field is not allowed (INVALID_FIELD)
+      INVALID_ARGUMENT  a field is not allowed (INVALID_FIELD), or the policy asks for access that
+                        this node does not offer (NOT_SUPPORTED, field `policy.access`)
       NOT_FOUND         the container is not attached (ATTACHMENT_NOT_FOUND)
     """
     ListTraffic: _grpc.UnaryUnaryMultiCallable[_egress_pb2.ListTrafficRequest, _egress_pb2.ListTrafficResponse]
@@ -156,10 +158,12 @@ class EgressServiceAsyncStub(EgressServiceStub):
     ExplainDecision: _aio.UnaryUnaryMultiCallable[_egress_pb2.ExplainDecisionRequest, _egress_pb2.ExplainDecisionResponse]  # type: ignore[assignment]
     """Says what would be decided, and which line of the policy decides, without any traffic.
 
-    Names are not looked up, so where one leads is not judged; an address is.
+    Names are not looked up, so where one leads is not judged; an address is. A policy is refused
+    here as it would be by `AttachContainer`.
 
     Errors:
-      INVALID_ARGUMENT  a field is not allowed (INVALID_FIELD)
+      INVALID_ARGUMENT  a field is not allowed (INVALID_FIELD), or the policy asks for access that
+                        this node does not offer (NOT_SUPPORTED, field `policy.access`)
       NOT_FOUND         the container is not attached (ATTACHMENT_NOT_FOUND)
     """
     ListTraffic: _aio.UnaryUnaryMultiCallable[_egress_pb2.ListTrafficRequest, _egress_pb2.ListTrafficResponse]  # type: ignore[assignment]
@@ -258,10 +262,12 @@ class EgressServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_egress_pb2.ExplainDecisionResponse, _abc.Awaitable[_egress_pb2.ExplainDecisionResponse]]:
         """Says what would be decided, and which line of the policy decides, without any traffic.
 
-        Names are not looked up, so where one leads is not judged; an address is.
+        Names are not looked up, so where one leads is not judged; an address is. A policy is refused
+        here as it would be by `AttachContainer`.
 
         Errors:
-          INVALID_ARGUMENT  a field is not allowed (INVALID_FIELD)
+          INVALID_ARGUMENT  a field is not allowed (INVALID_FIELD), or the policy asks for access that
+                            this node does not offer (NOT_SUPPORTED, field `policy.access`)
           NOT_FOUND         the container is not attached (ATTACHMENT_NOT_FOUND)
         """
 
