@@ -117,13 +117,6 @@ def is_metadata(address: Address) -> bool:
     return found is not None and found.kind is Kind.METADATA
 
 
-def plain(address: Address) -> Address:
-    """The IPv4 address behind an IPv4-mapped one, else the address itself."""
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        return address.ipv4_mapped
-    return address
-
-
 def embedded(address: Address) -> Iterator[ipaddress.IPv4Address]:
     """The IPv4 addresses that some translator on the way would read out of an IPv6 one."""
     if isinstance(address, ipaddress.IPv4Address):

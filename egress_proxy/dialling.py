@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Protocol
 
-from egress_proxy.addresses import plain
 from egress_proxy.exceptions import OperatorException, refusal
 from egress_proxy.limits import Limits
 from egress_proxy.names import Address, Host, Name
@@ -77,9 +76,9 @@ class Dialler:
         """
         found = [host] if not isinstance(host, str) else await self._lookup(host)
         for address in found:
-            refused = refusal(self._exceptions, host, port, plain(address))
+            refused = refusal(self._exceptions, host, port, address)
             if refused is None and self._is_this_node(address):
-                if not any(each.covers(host, port, plain(address)) for each in self._exceptions):
+                if not any(each.covers(host, port, address) for each in self._exceptions):
                     refused = "address_of_this_node"
             if refused is not None:
                 raise DialRefused(refused)

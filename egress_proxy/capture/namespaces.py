@@ -217,6 +217,9 @@ def _bound(
             made.setsockopt(socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)
         else:
             made.setsockopt(socket.IPPROTO_IP, _IP_FREEBIND, 1)
+        if kind is socket.SOCK_STREAM:
+            # Connections inherit it, and so keep no port from the container's own servers.
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))
     except BaseException:
         made.close()

@@ -31,7 +31,7 @@ def server_name(*names: bytes, kind: int = 0) -> bytes:
 def hello(*extensions: bytes, version: int = 0x0303, pad: int = 0) -> bytes:
     """A hello message, without its record."""
     if pad:
-        extensions = (*extensions, extension(21, bytes(pad)))
+        extensions = (*extensions, extension(21, b"a" * pad))
     body = struct.pack("!H", version) + bytes(32) + b"\0" + b"\0\2\x13\x01" + b"\1\0"
     listed = b"".join(extensions)
     body += struct.pack("!H", len(listed)) + listed

@@ -15,6 +15,7 @@ from egress_proxy.names import Address
 from tests.egress_proxy.namespaces import Inside, helper, inside, short_folder, until
 from workroom.egress.v1 import egress_pb2 as pb
 from workroom.egress.v1 import egress_pb2_grpc as rpc
+from workroom.pages import token_for
 from workroom.rpc.channel import open_channel, translate_errors
 
 T = TypeVar("T")
@@ -50,8 +51,8 @@ class Upstream:
         self.hold = False
 
     @contextlib.asynccontextmanager
-    async def serving(self, port: int = 0) -> AsyncIterator["Upstream"]:
-        server = await asyncio.start_server(self._serve, LOOPBACK, port)
+    async def serving(self, port: int = 0, host: str = LOOPBACK) -> AsyncIterator["Upstream"]:
+        server = await asyncio.start_server(self._serve, host, port)
         self.port = server.sockets[0].getsockname()[1]
         try:
             yield self
@@ -82,6 +83,7 @@ class Node:
         self.stub = stub
         self.here = here
         self.resolver = resolver
+        self._since = ""
 
     async def attach(self, *allowed: str, container_id: str = "ctr_1", **more: Any) -> Any:
         """Attaches the namespace; restricted to what is allowed unless a policy is given."""
@@ -99,11 +101,27 @@ class Node:
         """Runs code in the namespace."""
         return await self.here.do(work)
 
+    async def forget(self) -> None:
+        """Leaves out, from here on, what was recorded until now."""
+        self.resolver.asked.clear()
+        self.resolver.answers.clear()
+        if found := await self.records():
+            self._since = token_for("traffic", found[-1].id)
+
     async def records(self, **wanted: Any) -> list[pb.TrafficRecord]:
         """What was recorded."""
-        with translate_errors():
-            request = pb.ListTrafficRequest(page_size=100, filter=pb.TrafficFilter(**wanted))
-            return list((await self.stub.ListTraffic(request, timeout=10)).records)
+        found: list[pb.TrafficRecord] = []
+        token = self._since
+        while True:
+            request = pb.ListTrafficRequest(
+                page_size=100, page_token=token, filter=pb.TrafficFilter(**wanted)
+            )
+            with translate_errors():
+                page = await self.stub.ListTraffic(request, timeout=10)
+            found += page.records
+            token = page.next_page_token
+            if not token:
+                return found
 
     async def last(self, seconds: float = 5) -> pb.TrafficRecord:
         """The newest record that is no DNS query, once it has ended."""

@@ -75,6 +75,16 @@ def test_the_containers_own_servers_answer_on_loopback_and_nowhere_else(
             server.accept()
 
 
+def test_an_open_connection_keeps_no_port_from_the_containers_servers(here, captured):
+    with listener(captured.tcp4) as ours, here.socket() as client, here.socket() as server:
+        client.connect(("1.1.1.1", 80))
+        accepted, _ = ours.accept()
+        with accepted:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind(("0.0.0.0", 80))
+            server.listen()
+
+
 @pytest.mark.parametrize(("family", "host"), [(V4, "127.0.0.1"), (V6, "::1")])
 def test_loopback_without_a_server_is_refused(here, captured, family, host):
     with here.socket(family) as client, pytest.raises(ConnectionRefusedError):

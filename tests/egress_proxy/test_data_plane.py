@@ -26,8 +26,7 @@ async def here(shared):
     """The node, with a container that nothing is known of."""
     with_nothing = pb.DetachContainerRequest(container_id="ctr_1")
     await shared.stub.DetachContainer(with_nothing, timeout=10)
-    shared.resolver.asked.clear()
-    shared.resolver.answers.clear()
+    await shared.forget()
     return shared
 
 
