@@ -20,7 +20,7 @@ from container_runtime.interpreter import CAPABILITIES, supervisor_command, supe
 from container_runtime.limits import Sizes
 from container_runtime.link import ContainerLost, Link, SupervisorAway
 from container_runtime.model import LostReason
-from container_runtime.records import ContainerState
+from container_runtime.records import ContainerState, MainProcess
 from container_runtime.store import Store
 from container_runtime.volumes import Volumes
 from workroom.errors import WorkroomError
@@ -177,6 +177,7 @@ class Maker:
         """Take note of a container's main process; its link accepts no other."""
         assert container.link is not None
         container.pid, container.layer = found.pid, found.layer
+        container.record = replace(container.record, main_process=main_process(found.pid))
         container.link.expect(found.pid)
 
     def attach(self, container: Container) -> None:
@@ -275,6 +276,15 @@ class Maker:
         # It may have been made without our having heard of it.
         for found in await self._engine.list(self._installation.labels_for(container.record)):
             await self._engine.remove(found.engine_id)
+
+
+def main_process(pid: int) -> MainProcess | None:
+    """A process and when it started; `None` when it is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    return MainProcess(pid, int(stat.rpartition(b")")[2].split()[19]))
 
 
 def container_name(container_id: str) -> str:

@@ -89,6 +89,14 @@ class ContainerRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class MainProcess:
+    """A container's main process on this host. `start_ticks` tells a reused number."""
+
+    pid: int
+    start_ticks: int
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerRecord:
     """A container as it is remembered."""
 
@@ -107,6 +115,8 @@ class ContainerRecord:
     failure: str = ""
     suspended: datetime | None = None
     """Since when it is suspended."""
+    main_process: MainProcess | None = None
+    """As it was met by this process of the runtime; not remembered beyond it."""
 
     @property
     def expires(self) -> datetime:

@@ -5,8 +5,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
+from egress_proxy.exceptions import OperatorException, parse_exception
 from workroom.paths import Home
 from workroom.rpc.auth import token_verifier
 from workroom.rpc.config import from_env
@@ -32,6 +33,27 @@ class Config(BaseModel):
     log_level: str = "info"
     grace: timedelta = timedelta(seconds=10)
     """How long calls may take to end when the proxy stops."""
+    capture: bool = True
+    """Start the privileged helper, as root; without it only the policy `disabled` is offered."""
+    exceptions: tuple[str, ...] = ()
+    """Hosts that may lead into ranges which are not public: `HOST[:PORT]=RANGE`, with commas
+    between them, such as `index.corp.example:443=10.8.0.0/16`. Loopback counts only where the
+    range lies within it; no exception covers a metadata address."""
+    traffic_retention: timedelta = timedelta(days=30)
+    """How long records of traffic are kept."""
+    traffic_records: int = Field(default=1_000_000, ge=1000)
+    """How many records of traffic are kept; the oldest go first."""
+
+    @field_validator("exceptions")
+    @classmethod
+    def _readable(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for text in value:
+            parse_exception(text)
+        return value
+
+    def operator_exceptions(self) -> tuple[OperatorException, ...]:
+        """The exceptions, read."""
+        return tuple(parse_exception(text) for text in self.exceptions)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Self:

@@ -1,5 +1,6 @@
 """Owns the memory of attachments, in SQLite, so that a restart remembers them."""
 
+import dataclasses
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -9,21 +10,24 @@ from typing import Any, Self
 
 import sqlalchemy as sa
 
-from egress_proxy.attachments import Attachment
-from egress_proxy.policy import Access, Policy
+from egress_proxy.attachments import Attachment, Wanted
+from egress_proxy.capture.namespaces import Process
+from egress_proxy.policy import Policy
+from egress_proxy.policy_texts import PolicyTexts, RuleTexts, parse_policy, policy_texts
 from workroom.sqlite import Sqlite
 
 _metadata = sa.MetaData()
-
 _attachments = sa.Table(
-    "attachments",
+    "captures",
     _metadata,
     sa.Column("number", sa.Integer, primary_key=True),
     sa.Column("container_id", sa.String, nullable=False, unique=True),
     sa.Column("project_id", sa.String, nullable=False),
-    sa.Column("access", sa.String, nullable=False),
-    sa.Column("allowed_domains", sa.Text, nullable=False),
-    sa.Column("blocked_domains", sa.Text, nullable=False),
+    sa.Column("session_id", sa.String, nullable=False),
+    sa.Column("policy", sa.Text, nullable=False),
+    sa.Column("bound", sa.Text),
+    sa.Column("pid", sa.BigInteger),
+    sa.Column("start_ticks", sa.BigInteger),
     sa.Column("revision", sa.BigInteger, nullable=False),
     sa.Column("create_time", sa.BigInteger, nullable=False),
     sa.Column("update_time", sa.BigInteger, nullable=False),
@@ -83,12 +87,15 @@ class AttachmentStore:
 
 
 def _values(attachment: Attachment) -> dict[str, Any]:
+    wanted = attachment.wanted
     return {
-        "container_id": attachment.container_id,
-        "project_id": attachment.project_id,
-        "access": attachment.policy.access.value,
-        "allowed_domains": json.dumps(attachment.policy.allowed_domains),
-        "blocked_domains": json.dumps(attachment.policy.blocked_domains),
+        "container_id": wanted.container_id,
+        "project_id": wanted.project_id,
+        "session_id": wanted.session_id,
+        "policy": _dump(wanted.policy),
+        "bound": _dump(wanted.bound) if wanted.bound is not None else None,
+        "pid": wanted.process.pid if wanted.process else None,
+        "start_ticks": wanted.process.start_ticks if wanted.process else None,
         "revision": attachment.revision,
         "create_time": (attachment.create_time - _EPOCH) // _MICROSECOND,
         "update_time": (attachment.update_time - _EPOCH) // _MICROSECOND,
@@ -96,16 +103,36 @@ def _values(attachment: Attachment) -> dict[str, Any]:
 
 
 def _attachment(row: sa.Row[Any]) -> Attachment:
-    policy = Policy(
-        Access(row.access),
-        tuple(json.loads(row.allowed_domains)),
-        tuple(json.loads(row.blocked_domains)),
-    )
-    return Attachment(
+    wanted = Wanted(
         row.container_id,
         row.project_id,
-        policy,
+        _load(row.policy),
+        _load(row.bound) if row.bound is not None else None,
+        Process(row.pid, row.start_ticks) if row.pid is not None else None,
+        row.session_id,
+    )
+    return Attachment(
+        wanted,
         row.revision,
         _EPOCH + row.create_time * _MICROSECOND,
         _EPOCH + row.update_time * _MICROSECOND,
     )
+
+
+def _dump(policy: Policy) -> str:
+    return json.dumps(dataclasses.asdict(policy_texts(policy)))
+
+
+def _load(text: str) -> Policy:
+    found = json.loads(text)
+    rules = tuple(
+        RuleTexts(**{name: _tuple(value) for name, value in rule.items()})
+        for rule in found.pop("rules")
+    )
+    return parse_policy(
+        PolicyTexts(**{name: _tuple(value) for name, value in found.items()}, rules=rules)
+    )
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import grpc
 
-from workroom.errors import WorkroomError
+from workroom.errors import InvalidField, WorkroomError
 from workroom.rpc.status import from_rpc_error
 
 CURES = {
@@ -19,6 +19,8 @@ CURES = {
     "ENGINE_UNAVAILABLE": "start the container engine (`systemctl start docker`, or `dockerd`)",
     "TOO_MANY_EXECUTIONS": "wait until other commands have ended, or run fewer at the same time",
     "NOT_SUPPORTED": "ask for network access `disabled`",
+    "CAPTURE_FAILED": "the node needs kernel 5.9 or newer, and the egress proxy root to start with",
+    "CAPTURE_UNAVAILABLE": "restart the egress proxy; `egress-helper.log` says what was wrong",
 }
 """What to do about a reason, fit for the model and for the user."""
 
@@ -88,6 +90,18 @@ def runtime_errors(container_id: str = "") -> Iterator[None]:
         if error.reason in _ABOUT_FILES:
             raise error from failure
         raise container_error(error, container_id) from failure
+
+
+def policy_error(failure: grpc.aio.AioRpcError) -> WorkroomError:
+    """What the egress proxy says against a policy, about the fields that the caller wrote."""
+    error = from_rpc_error(failure)
+    if isinstance(error, InvalidField):
+        field = f"environment.network.{error.field.removeprefix('policy.')}"
+        return type(error)(field, error.problem)
+    return EgressUnavailable(
+        f"egress proxy: {error.message}; without it no network policy can be kept",
+        retry_after=error.retry_after or timedelta(seconds=1),
+    )
 
 
 @contextmanager

@@ -86,7 +86,15 @@ def container_message(record: ContainerRecord) -> containers.Container:
         failure=record.failure,
         suspend_time=None if record.suspended is None else timestamp(record.suspended),
         delete_time=None if record.deletes is None else timestamp(record.deletes),
+        main_process=_main_process(record),
     )
+
+
+def _main_process(record: ContainerRecord) -> containers.MainProcess | None:
+    found = record.main_process
+    if found is None or record.state is not ContainerState.ACTIVE:
+        return None
+    return containers.MainProcess(pid=found.pid, start_ticks=found.start_ticks)
 
 
 def size_limits_messages(sizes: Sizes) -> list[containers.SizeLimits]:

@@ -18,6 +18,7 @@ from orchestrator.runtime_errors import (
     RuntimeUnavailable,
     container_error,
     egress_errors,
+    policy_error,
     runtime_errors,
 )
 from workroom.egress.v1 import egress_pb2, egress_pb2_grpc
@@ -81,9 +82,10 @@ class Environments:
         Errors: `EnvironmentUnusable`, for good; `RuntimeUnavailable`, `EgressUnavailable`, which
         may pass; then what was made stays for the repeated call.
         """
-        container_id = await self._create(environment, session_id)
+        container = await self._create(environment, session_id)
+        container_id = container.id
         try:
-            await self._attach(container_id, environment)
+            await self._attach(container, environment, session_id)
             await self._files.make_directory(container_id, "/workspace/outputs")
             for file in environment.files:
                 await self._files.write(container_id, file.path, open_file(file))
@@ -108,6 +110,35 @@ class Environments:
         if answer.container.state in _GONE:
             failed = answer.container.failure or "it is being deleted"
             raise container_error(_NotActive(failed), container_id)
+
+    async def check_network(self, network: NetworkPolicy) -> None:
+        """Raises `InvalidField`, naming the field, for a policy that would not be kept.
+
+        Errors: `EgressUnavailable`.
+        """
+        if network.access is Access.DISABLED:
+            return
+        request = egress_pb2.ExplainDecisionRequest(policy=_policy(network), host="example.invalid")
+        try:
+            await self._egress.ExplainDecision(request, timeout=CALL_TIME.total_seconds())
+        except grpc.aio.AioRpcError as failure:
+            raise policy_error(failure) from failure
+
+    async def rejoin(self, environment: Environment, *, session_id: str) -> None:
+        """Makes sure, before a turn, that the container runs under its network policy.
+
+        One that was suspended comes back with a network of its own that nobody polices yet, and
+        which leads nowhere until then. Errors: `ContainerGone`, `EnvironmentUnusable`,
+        `RuntimeUnavailable`, `EgressUnavailable`.
+        """
+        if environment.network.access is Access.DISABLED:
+            return
+        with runtime_errors(environment.container_id):
+            answer = await self._containers.ResumeContainer(
+                pb.ResumeContainerRequest(container_id=environment.container_id),
+                timeout=CREATE_TIME.total_seconds(),
+            )
+        await self._attach(answer.container, environment, session_id)
 
     async def dispose(self, container_id: str) -> None:
         """Deletes a container with all that is in it. Idempotent.
@@ -158,7 +189,7 @@ class Environments:
         """A file's content, in pieces. Errors: `RuntimeUnavailable` when it was cut."""
         return self._files.read(container_id, path)
 
-    async def _create(self, environment: Environment, session_id: str) -> str:
+    async def _create(self, environment: Environment, session_id: str) -> pb.Container:
         request = pb.CreateContainerRequest(
             request_id=environment.id,
             project_id=environment.project_id,
@@ -179,14 +210,20 @@ class Environments:
             answer = await self._containers.CreateContainer(
                 request, timeout=CREATE_TIME.total_seconds()
             )
-        return answer.container.id
+        return answer.container
 
-    async def _attach(self, container_id: str, environment: Environment) -> None:
+    async def _attach(
+        self, container: pb.Container, environment: Environment, session_id: str
+    ) -> None:
         request = egress_pb2.AttachContainerRequest(
-            container_id=container_id,
+            container_id=container.id,
             project_id=environment.project_id,
             policy=_policy(environment.network),
+            session_id=session_id,
         )
+        if container.HasField("main_process"):
+            request.process.pid = container.main_process.pid
+            request.process.start_ticks = container.main_process.start_ticks
         with egress_errors():
             await self._egress.AttachContainer(request, timeout=CALL_TIME.total_seconds())
 

@@ -84,10 +84,11 @@ class Sessions:
         """A new session, and the id of the turn that its input began (empty without input).
 
         Errors: `InvalidField`, `NotSupported`, `StoredFileNotFound`, `RequestIdReused`,
-        `EndpointNotAllowed`, `DiskFull`.
+        `EndpointNotAllowed`, `DiskFull`, `EgressUnavailable`.
         """
         check_session(spec)
         agent = self._agent(spec, caller)
+        await self._environments.check_network(spec.environment.network)
         session_id = ids.new("sess")
         folder = session_blobs(session_id)
         now = self._clock()

@@ -191,12 +191,11 @@ def _check_file(file: FileSpec, field: str) -> None:
 
 
 def _check_network(network: NetworkPolicy) -> None:
-    if network.access is not Access.DISABLED:
-        raise NotSupported(
-            "environment.network.access", "only ACCESS_DISABLED is available in this version"
-        )
-    if network.allowed_domains or network.blocked_domains:
-        raise InvalidField("environment.network", "domains need ACCESS_RESTRICTED")
+    """The lists against the access; what a domain may look like, the egress proxy says."""
+    if network.access is not Access.RESTRICTED:
+        for name in ("allowed_domains", "blocked_domains"):
+            if getattr(network, name):
+                raise InvalidField(f"environment.network.{name}", "needs ACCESS_RESTRICTED")
 
 
 def _folders(path: str) -> set[str]:

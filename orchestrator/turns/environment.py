@@ -48,6 +48,10 @@ class SessionEnvironments:
             data_map=await self._environments.data_map(container_id, environment.files),
         )
 
+    async def rejoin(self, session: Session) -> None:
+        """Makes sure that the container which a session has runs under its network policy."""
+        await self._environments.rejoin(session.environment, session_id=session.id)
+
     async def fetch_outputs(self, journal: Journal) -> tuple[Artifact, ...]:
         """The files left for the user that are new or changed, their content kept from now on.
 

@@ -111,6 +111,7 @@ class TurnLoop:
 
     async def _prepare(self, journal: Journal) -> None:
         if journal.session.environment.state is not EnvironmentState.PENDING:
+            await self._environments.rejoin(journal.session)
             journal.turn_to(Stage.THINKING)
             return
         environment = await self._environments.prepare(journal.session)

@@ -19,6 +19,7 @@ from orchestrator.records import (
     Environment,
     EnvironmentFile,
     Item,
+    NetworkPolicy,
     Session,
 )
 from orchestrator.tools.followers import OnDelta, PlannedCommand
@@ -45,6 +46,14 @@ class Environments(Protocol):
         self, environment: Environment, *, session_id: str, open_file: OpenFile
     ) -> str:
         """Make the environment's container, or find the one made before; returns its id."""
+        ...
+
+    async def check_network(self, network: NetworkPolicy) -> None:
+        """Raise `InvalidField` for a policy that the egress proxy would not keep."""
+        ...
+
+    async def rejoin(self, environment: Environment, *, session_id: str) -> None:
+        """Make sure that a container made earlier runs, under its network policy."""
         ...
 
     async def data_map(self, container_id: str, files: Sequence[EnvironmentFile]) -> str:

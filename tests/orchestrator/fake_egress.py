@@ -6,6 +6,7 @@ from pathlib import Path
 
 import grpc
 
+from tests.orchestrator.fake_files import Refused, answering
 from workroom.egress.v1 import egress_pb2 as pb
 from workroom.egress.v1 import egress_pb2_grpc as rpc
 
@@ -37,6 +38,12 @@ class FakeEgress(rpc.EgressServiceServicer):
         self.attached[request.container_id] = attachment
         return pb.AttachContainerResponse(attachment=attachment)
 
+    async def ExplainDecision(self, request, context):
+        async with answering(context):
+            if request.policy.access not in (0, pb.Policy.ACCESS_DISABLED):
+                raise Refused("INVALID_ARGUMENT", "NOT_SUPPORTED", "policy.access")
+            return pb.ExplainDecisionResponse()
+
     async def DetachContainer(self, request, context):
         self.attached.pop(request.container_id, None)
         return pb.DetachContainerResponse()
@@ -48,3 +55,10 @@ class FakeEgress(rpc.EgressServiceServicer):
 
     async def ListAttachments(self, request, context):
         return pb.ListAttachmentsResponse(attachments=self.attached.values())
+
+    async def ListTraffic(self, request, context):
+        return pb.ListTrafficResponse()
+
+    async def WatchTraffic(self, request, context):
+        for record in ():
+            yield pb.WatchTrafficResponse(record=record)

@@ -25,6 +25,8 @@ class Refused(Exception):
     async def abort(self, context: Context) -> NoReturn:
         status = status_pb2.Status(code=self.code.value[0], message=f"{self.reason}: {self.about}")
         info = error_details_pb2.ErrorInfo(domain="workroom", reason=self.reason)
+        if self.code is grpc.StatusCode.INVALID_ARGUMENT:
+            info.metadata["field"] = self.about
         status.details.add().Pack(info)
         await context.abort_with_status(rpc_status.to_status(status))
         raise AssertionError("aborted")

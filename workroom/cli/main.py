@@ -19,6 +19,7 @@ from workroom.cli.run import PROTOCOLS, Options
 from workroom.cli.run import run as run_prompt
 from workroom.cli.services import SERVICES, serving
 from workroom.cli.supervision import Supervision
+from workroom.cli.traffic import traffic
 from workroom.errors import WorkroomError
 from workroom.paths import Home
 from workroom.rpc.logs import configure_logs
@@ -43,6 +44,13 @@ def cli() -> None:
     multiple=True,
     type=click.Path(path_type=Path),
     help="Put a file into /workspace of the container. Repeatable.",
+)
+@click.option(
+    "--allow",
+    "allowed",
+    multiple=True,
+    metavar="HOST",
+    help="Let the container reach HOST (`x`, `*.x`, `**.x`, with a port or not). Repeatable.",
 )
 @click.option("--image", default="", help="The container's image. [default: base]")
 @click.option("--model", default="", help="The model's name. [default: ORCHESTRATOR_MODEL]")
@@ -162,6 +170,7 @@ async def _health(home: Home) -> dict[str, bool]:
 
 
 cli.add_command(key_commands.keys)
+cli.add_command(traffic)
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:

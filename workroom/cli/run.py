@@ -51,6 +51,7 @@ class Options:
 
     prompt: str
     files: Sequence[Path]
+    allowed: Sequence[str]
     image: str
     model: str
     base_url: str
@@ -143,6 +144,9 @@ async def _converse(client: Client, options: Options, agent: agents_pb2.Agent, u
     session_id = ""
     try:
         environment = environments_pb2.EnvironmentSpec(image=options.image)
+        if options.allowed:
+            environment.network.access = environments_pb2.NetworkPolicy.ACCESS_RESTRICTED
+            environment.network.allowed_domains.extend(options.allowed)
         for path in options.files:
             file = await client.upload(path)
             uploaded.append(file.id)

@@ -22,10 +22,11 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fworkroom/egress/v1/egress.proto\x12\x12workroom.egress.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xcf\x01\n\x06Policy\x12\x31\n\x06\x61\x63\x63\x65ss\x18\x01 \x01(\x0e\x32!.workroom.egress.v1.Policy.Access\x12\x17\n\x0f\x61llowed_domains\x18\x02 \x03(\t\x12\x17\n\x0f\x62locked_domains\x18\x03 \x03(\t\"`\n\x06\x41\x63\x63\x65ss\x12\x16\n\x12\x41\x43\x43\x45SS_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x41\x43\x43\x45SS_DISABLED\x10\x01\x12\x15\n\x11\x41\x43\x43\x45SS_RESTRICTED\x10\x02\x12\x12\n\x0e\x41\x43\x43\x45SS_ENABLED\x10\x03\"\xd6\x01\n\nAttachment\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x12\n\nproject_id\x18\x02 \x01(\t\x12*\n\x06policy\x18\x03 \x01(\x0b\x32\x1a.workroom.egress.v1.Policy\x12\x10\n\x08revision\x18\x04 \x01(\x03\x12/\n\x0b\x63reate_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xa4\x01\n\x16\x41ttachContainerRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x12\n\nproject_id\x18\x02 \x01(\t\x12*\n\x06policy\x18\x03 \x01(\x0b\x32\x1a.workroom.egress.v1.Policy\x12\x1e\n\x11\x65xpected_revision\x18\x04 \x01(\x03H\x00\x88\x01\x01\x42\x14\n\x12_expected_revision\"M\n\x17\x41ttachContainerResponse\x12\x32\n\nattachment\x18\x01 \x01(\x0b\x32\x1e.workroom.egress.v1.Attachment\".\n\x16\x44\x65tachContainerRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\"\x19\n\x17\x44\x65tachContainerResponse\",\n\x14GetAttachmentRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\"K\n\x15GetAttachmentResponse\x12\x32\n\nattachment\x18\x01 \x01(\x0b\x32\x1e.workroom.egress.v1.Attachment\"?\n\x16ListAttachmentsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"g\n\x17ListAttachmentsResponse\x12\x33\n\x0b\x61ttachments\x18\x01 \x03(\x0b\x32\x1e.workroom.egress.v1.Attachment\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2\xb9\x03\n\rEgressService\x12j\n\x0f\x41ttachContainer\x12*.workroom.egress.v1.AttachContainerRequest\x1a+.workroom.egress.v1.AttachContainerResponse\x12j\n\x0f\x44\x65tachContainer\x12*.workroom.egress.v1.DetachContainerRequest\x1a+.workroom.egress.v1.DetachContainerResponse\x12\x64\n\rGetAttachment\x12(.workroom.egress.v1.GetAttachmentRequest\x1a).workroom.egress.v1.GetAttachmentResponse\x12j\n\x0fListAttachments\x12*.workroom.egress.v1.ListAttachmentsRequest\x1a+.workroom.egress.v1.ListAttachmentsResponseBt\n\x12workroom.egress.v1P\x01Z\x1bworkroom/egress/v1;egressv1\xaa\x02\x12Workroom.Egress.V1\xca\x02\x12Workroom\\Egress\\V1\xea\x02\x14Workroom::Egress::V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fworkroom/egress/v1/egress.proto\x12\x12workroom.egress.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf8\x01\n\x06Policy\x12\x31\n\x06\x61\x63\x63\x65ss\x18\x01 \x01(\x0e\x32!.workroom.egress.v1.Policy.Access\x12\x17\n\x0f\x61llowed_domains\x18\x02 \x03(\t\x12\x17\n\x0f\x62locked_domains\x18\x03 \x03(\t\x12\'\n\x05rules\x18\x04 \x03(\x0b\x32\x18.workroom.egress.v1.Rule\"`\n\x06\x41\x63\x63\x65ss\x12\x16\n\x12\x41\x43\x43\x45SS_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x41\x43\x43\x45SS_DISABLED\x10\x01\x12\x15\n\x11\x41\x43\x43\x45SS_RESTRICTED\x10\x02\x12\x12\n\x0e\x41\x43\x43\x45SS_ENABLED\x10\x03\"p\n\x04Rule\x12*\n\x06\x65\x66\x66\x65\x63t\x18\x01 \x01(\x0e\x32\x1a.workroom.egress.v1.Effect\x12\r\n\x05hosts\x18\x02 \x03(\t\x12\r\n\x05ports\x18\x03 \x03(\x05\x12\x0f\n\x07methods\x18\x04 \x03(\t\x12\r\n\x05paths\x18\x05 \x03(\t\"4\n\x10\x43ontainerProcess\x12\x0b\n\x03pid\x18\x01 \x01(\x03\x12\x13\n\x0bstart_ticks\x18\x02 \x01(\x03\"\xa7\x02\n\nAttachment\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x12\n\nproject_id\x18\x02 \x01(\t\x12*\n\x06policy\x18\x03 \x01(\x0b\x32\x1a.workroom.egress.v1.Policy\x12\x10\n\x08revision\x18\x04 \x01(\x03\x12/\n\x0b\x63reate_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x05\x62ound\x18\x07 \x01(\x0b\x32\x1a.workroom.egress.v1.Policy\x12\x12\n\nsession_id\x18\x08 \x01(\t\x12\x10\n\x08\x63\x61ptured\x18\t \x01(\x08\"\x9a\x02\n\x16\x41ttachContainerRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x12\n\nproject_id\x18\x02 \x01(\t\x12*\n\x06policy\x18\x03 \x01(\x0b\x32\x1a.workroom.egress.v1.Policy\x12\x1e\n\x11\x65xpected_revision\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12)\n\x05\x62ound\x18\x05 \x01(\x0b\x32\x1a.workroom.egress.v1.Policy\x12\x35\n\x07process\x18\x06 \x01(\x0b\x32$.workroom.egress.v1.ContainerProcess\x12\x12\n\nsession_id\x18\x07 \x01(\tB\x14\n\x12_expected_revision\"M\n\x17\x41ttachContainerResponse\x12\x32\n\nattachment\x18\x01 \x01(\x0b\x32\x1e.workroom.egress.v1.Attachment\".\n\x16\x44\x65tachContainerRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\"\x19\n\x17\x44\x65tachContainerResponse\",\n\x14GetAttachmentRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\"K\n\x15GetAttachmentResponse\x12\x32\n\nattachment\x18\x01 \x01(\x0b\x32\x1e.workroom.egress.v1.Attachment\"?\n\x16ListAttachmentsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"g\n\x17ListAttachmentsResponse\x12\x33\n\x0b\x61ttachments\x18\x01 \x03(\x0b\x32\x1e.workroom.egress.v1.Attachment\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x9e\x01\n\x16\x45xplainDecisionRequest\x12\x16\n\x0c\x63ontainer_id\x18\x01 \x01(\tH\x00\x12,\n\x06policy\x18\x02 \x01(\x0b\x32\x1a.workroom.egress.v1.PolicyH\x00\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x0c\n\x04port\x18\x04 \x01(\x05\x12\x0e\n\x06method\x18\x05 \x01(\t\x12\x0c\n\x04path\x18\x06 \x01(\tB\x04\n\x02\x62y\"I\n\x17\x45xplainDecisionResponse\x12.\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x1c.workroom.egress.v1.Decision\"T\n\x08\x44\x65\x63ision\x12*\n\x06\x65\x66\x66\x65\x63t\x18\x01 \x01(\x0e\x32\x1a.workroom.egress.v1.Effect\x12\x0c\n\x04rule\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\xf8\x05\n\rTrafficRecord\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x0e\n\x06\x63hange\x18\x02 \x01(\x03\x12\x14\n\x0c\x63ontainer_id\x18\x03 \x01(\t\x12\x12\n\nproject_id\x18\x04 \x01(\t\x12\x12\n\nsession_id\x18\x05 \x01(\t\x12\x34\n\x04kind\x18\x06 \x01(\x0e\x32&.workroom.egress.v1.TrafficRecord.Kind\x12.\n\x08\x64\x65\x63ision\x18\x07 \x01(\x0b\x32\x1c.workroom.egress.v1.Decision\x12\x17\n\x0fpolicy_revision\x18\x08 \x01(\x03\x12\x10\n\x08protocol\x18\t \x01(\t\x12\x0c\n\x04host\x18\n \x01(\t\x12\x0c\n\x04port\x18\x0b \x01(\x05\x12\x19\n\x11requested_address\x18\x0c \x01(\t\x12\x17\n\x0f\x64ialled_address\x18\r \x01(\t\x12\x0e\n\x06method\x18\x0e \x01(\t\x12\x0c\n\x04path\x18\x0f \x01(\t\x12\x0e\n\x06status\x18\x10 \x01(\x05\x12\x12\n\nquery_type\x18\x11 \x01(\t\x12\x36\n\x05state\x18\x12 \x01(\x0e\x32\'.workroom.egress.v1.TrafficRecord.State\x12\x0e\n\x06\x65nding\x18\x13 \x01(\t\x12\x12\n\nsent_bytes\x18\x14 \x01(\x03\x12\x16\n\x0ereceived_bytes\x18\x15 \x01(\x03\x12/\n\x0b\x63reate_time\x18\x16 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x08\x64uration\x18\x17 \x01(\x0b\x32\x19.google.protobuf.Duration\"W\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0fKIND_CONNECTION\x10\x01\x12\x10\n\x0cKIND_REQUEST\x10\x02\x12\x12\n\x0eKIND_DNS_QUERY\x10\x03\"?\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x0e\n\nSTATE_OPEN\x10\x01\x12\x0f\n\x0bSTATE_ENDED\x10\x02\"\xb1\x01\n\rTrafficFilter\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x12\n\nproject_id\x18\x03 \x01(\t\x12+\n\x07\x65\x66\x66\x65\x63ts\x18\x04 \x03(\x0e\x32\x1a.workroom.egress.v1.Effect\x12\x35\n\x05kinds\x18\x05 \x03(\x0e\x32&.workroom.egress.v1.TrafficRecord.Kind\"n\n\x12ListTrafficRequest\x12\x31\n\x06\x66ilter\x18\x01 \x01(\x0b\x32!.workroom.egress.v1.TrafficFilter\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"b\n\x13ListTrafficResponse\x12\x32\n\x07records\x18\x01 \x03(\x0b\x32!.workroom.egress.v1.TrafficRecord\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"p\n\x13WatchTrafficRequest\x12\x31\n\x06\x66ilter\x18\x01 \x01(\x0b\x32!.workroom.egress.v1.TrafficFilter\x12\x14\n\x0c\x61\x66ter_change\x18\x02 \x01(\x03\x12\x10\n\x08\x66rom_now\x18\x03 \x01(\x08\"I\n\x14WatchTrafficResponse\x12\x31\n\x06record\x18\x01 \x01(\x0b\x32!.workroom.egress.v1.TrafficRecord*S\n\x06\x45\x66\x66\x65\x63t\x12\x16\n\x12\x45\x46\x46\x45\x43T_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x45\x46\x46\x45\x43T_ALLOW\x10\x01\x12\x0e\n\nEFFECT_ASK\x10\x02\x12\x0f\n\x0b\x45\x46\x46\x45\x43T_DENY\x10\x03\x32\xea\x05\n\rEgressService\x12j\n\x0f\x41ttachContainer\x12*.workroom.egress.v1.AttachContainerRequest\x1a+.workroom.egress.v1.AttachContainerResponse\x12j\n\x0f\x44\x65tachContainer\x12*.workroom.egress.v1.DetachContainerRequest\x1a+.workroom.egress.v1.DetachContainerResponse\x12\x64\n\rGetAttachment\x12(.workroom.egress.v1.GetAttachmentRequest\x1a).workroom.egress.v1.GetAttachmentResponse\x12j\n\x0fListAttachments\x12*.workroom.egress.v1.ListAttachmentsRequest\x1a+.workroom.egress.v1.ListAttachmentsResponse\x12j\n\x0f\x45xplainDecision\x12*.workroom.egress.v1.ExplainDecisionRequest\x1a+.workroom.egress.v1.ExplainDecisionResponse\x12^\n\x0bListTraffic\x12&.workroom.egress.v1.ListTrafficRequest\x1a\'.workroom.egress.v1.ListTrafficResponse\x12\x63\n\x0cWatchTraffic\x12\'.workroom.egress.v1.WatchTrafficRequest\x1a(.workroom.egress.v1.WatchTrafficResponse0\x01\x42t\n\x12workroom.egress.v1P\x01Z\x1bworkroom/egress/v1;egressv1\xaa\x02\x12Workroom.Egress.V1\xca\x02\x12Workroom\\Egress\\V1\xea\x02\x14Workroom::Egress::V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,28 +34,56 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'workroom.egress.v1.egress_p
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\022workroom.egress.v1P\001Z\033workroom/egress/v1;egressv1\252\002\022Workroom.Egress.V1\312\002\022Workroom\\Egress\\V1\352\002\024Workroom::Egress::V1'
-  _globals['_POLICY']._serialized_start=89
-  _globals['_POLICY']._serialized_end=296
-  _globals['_POLICY_ACCESS']._serialized_start=200
-  _globals['_POLICY_ACCESS']._serialized_end=296
-  _globals['_ATTACHMENT']._serialized_start=299
-  _globals['_ATTACHMENT']._serialized_end=513
-  _globals['_ATTACHCONTAINERREQUEST']._serialized_start=516
-  _globals['_ATTACHCONTAINERREQUEST']._serialized_end=680
-  _globals['_ATTACHCONTAINERRESPONSE']._serialized_start=682
-  _globals['_ATTACHCONTAINERRESPONSE']._serialized_end=759
-  _globals['_DETACHCONTAINERREQUEST']._serialized_start=761
-  _globals['_DETACHCONTAINERREQUEST']._serialized_end=807
-  _globals['_DETACHCONTAINERRESPONSE']._serialized_start=809
-  _globals['_DETACHCONTAINERRESPONSE']._serialized_end=834
-  _globals['_GETATTACHMENTREQUEST']._serialized_start=836
-  _globals['_GETATTACHMENTREQUEST']._serialized_end=880
-  _globals['_GETATTACHMENTRESPONSE']._serialized_start=882
-  _globals['_GETATTACHMENTRESPONSE']._serialized_end=957
-  _globals['_LISTATTACHMENTSREQUEST']._serialized_start=959
-  _globals['_LISTATTACHMENTSREQUEST']._serialized_end=1022
-  _globals['_LISTATTACHMENTSRESPONSE']._serialized_start=1024
-  _globals['_LISTATTACHMENTSRESPONSE']._serialized_end=1127
-  _globals['_EGRESSSERVICE']._serialized_start=1130
-  _globals['_EGRESSSERVICE']._serialized_end=1571
+  _globals['_EFFECT']._serialized_start=3235
+  _globals['_EFFECT']._serialized_end=3318
+  _globals['_POLICY']._serialized_start=121
+  _globals['_POLICY']._serialized_end=369
+  _globals['_POLICY_ACCESS']._serialized_start=273
+  _globals['_POLICY_ACCESS']._serialized_end=369
+  _globals['_RULE']._serialized_start=371
+  _globals['_RULE']._serialized_end=483
+  _globals['_CONTAINERPROCESS']._serialized_start=485
+  _globals['_CONTAINERPROCESS']._serialized_end=537
+  _globals['_ATTACHMENT']._serialized_start=540
+  _globals['_ATTACHMENT']._serialized_end=835
+  _globals['_ATTACHCONTAINERREQUEST']._serialized_start=838
+  _globals['_ATTACHCONTAINERREQUEST']._serialized_end=1120
+  _globals['_ATTACHCONTAINERRESPONSE']._serialized_start=1122
+  _globals['_ATTACHCONTAINERRESPONSE']._serialized_end=1199
+  _globals['_DETACHCONTAINERREQUEST']._serialized_start=1201
+  _globals['_DETACHCONTAINERREQUEST']._serialized_end=1247
+  _globals['_DETACHCONTAINERRESPONSE']._serialized_start=1249
+  _globals['_DETACHCONTAINERRESPONSE']._serialized_end=1274
+  _globals['_GETATTACHMENTREQUEST']._serialized_start=1276
+  _globals['_GETATTACHMENTREQUEST']._serialized_end=1320
+  _globals['_GETATTACHMENTRESPONSE']._serialized_start=1322
+  _globals['_GETATTACHMENTRESPONSE']._serialized_end=1397
+  _globals['_LISTATTACHMENTSREQUEST']._serialized_start=1399
+  _globals['_LISTATTACHMENTSREQUEST']._serialized_end=1462
+  _globals['_LISTATTACHMENTSRESPONSE']._serialized_start=1464
+  _globals['_LISTATTACHMENTSRESPONSE']._serialized_end=1567
+  _globals['_EXPLAINDECISIONREQUEST']._serialized_start=1570
+  _globals['_EXPLAINDECISIONREQUEST']._serialized_end=1728
+  _globals['_EXPLAINDECISIONRESPONSE']._serialized_start=1730
+  _globals['_EXPLAINDECISIONRESPONSE']._serialized_end=1803
+  _globals['_DECISION']._serialized_start=1805
+  _globals['_DECISION']._serialized_end=1889
+  _globals['_TRAFFICRECORD']._serialized_start=1892
+  _globals['_TRAFFICRECORD']._serialized_end=2652
+  _globals['_TRAFFICRECORD_KIND']._serialized_start=2500
+  _globals['_TRAFFICRECORD_KIND']._serialized_end=2587
+  _globals['_TRAFFICRECORD_STATE']._serialized_start=2589
+  _globals['_TRAFFICRECORD_STATE']._serialized_end=2652
+  _globals['_TRAFFICFILTER']._serialized_start=2655
+  _globals['_TRAFFICFILTER']._serialized_end=2832
+  _globals['_LISTTRAFFICREQUEST']._serialized_start=2834
+  _globals['_LISTTRAFFICREQUEST']._serialized_end=2944
+  _globals['_LISTTRAFFICRESPONSE']._serialized_start=2946
+  _globals['_LISTTRAFFICRESPONSE']._serialized_end=3044
+  _globals['_WATCHTRAFFICREQUEST']._serialized_start=3046
+  _globals['_WATCHTRAFFICREQUEST']._serialized_end=3158
+  _globals['_WATCHTRAFFICRESPONSE']._serialized_start=3160
+  _globals['_WATCHTRAFFICRESPONSE']._serialized_end=3233
+  _globals['_EGRESSSERVICE']._serialized_start=3321
+  _globals['_EGRESSSERVICE']._serialized_end=4067
 # @@protoc_insertion_point(module_scope)

@@ -5,6 +5,7 @@ isort:skip_file
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
@@ -20,9 +21,41 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _Effect:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _EffectEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Effect.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    EFFECT_UNSPECIFIED: _Effect.ValueType  # 0
+    """Never sent; not allowed."""
+    EFFECT_ALLOW: _Effect.ValueType  # 1
+    """They go out."""
+    EFFECT_ASK: _Effect.ValueType  # 2
+    """Somebody is to be asked. Until there is somebody to ask, they are not let out."""
+    EFFECT_DENY: _Effect.ValueType  # 3
+    """They are not let out."""
+
+class Effect(_Effect, metaclass=_EffectEnumTypeWrapper):
+    """What happens to requests that a rule means."""
+
+EFFECT_UNSPECIFIED: Effect.ValueType  # 0
+"""Never sent; not allowed."""
+EFFECT_ALLOW: Effect.ValueType  # 1
+"""They go out."""
+EFFECT_ASK: Effect.ValueType  # 2
+"""Somebody is to be asked. Until there is somebody to ask, they are not let out."""
+EFFECT_DENY: Effect.ValueType  # 3
+"""They are not let out."""
+Global___Effect: _TypeAlias = Effect  # noqa: Y015
+
 @_typing.final
 class Policy(_message.Message):
-    """What a container may reach."""
+    """What a container may reach.
+
+    Of all that matches, the most restrictive wins: deny over ask over allow. Whatever a policy
+    says, private, special and metadata addresses are not reached but by the operator's exceptions.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -37,9 +70,9 @@ class Policy(_message.Message):
         ACCESS_DISABLED: Policy._Access.ValueType  # 1
         """Nothing."""
         ACCESS_RESTRICTED: Policy._Access.ValueType  # 2
-        """The allowed domains, or all but the blocked ones."""
+        """The allowed domains and what rules allow; or, with blocked domains, all but those."""
         ACCESS_ENABLED: Policy._Access.ValueType  # 3
-        """Everything that is public."""
+        """Everything that is public, but what rules deny."""
 
     class Access(_Access, metaclass=_AccessEnumTypeWrapper):
         """How much it may reach."""
@@ -49,22 +82,33 @@ class Policy(_message.Message):
     ACCESS_DISABLED: Policy.Access.ValueType  # 1
     """Nothing."""
     ACCESS_RESTRICTED: Policy.Access.ValueType  # 2
-    """The allowed domains, or all but the blocked ones."""
+    """The allowed domains and what rules allow; or, with blocked domains, all but those."""
     ACCESS_ENABLED: Policy.Access.ValueType  # 3
-    """Everything that is public."""
+    """Everything that is public, but what rules deny."""
 
     ACCESS_FIELD_NUMBER: _builtins.int
     ALLOWED_DOMAINS_FIELD_NUMBER: _builtins.int
     BLOCKED_DOMAINS_FIELD_NUMBER: _builtins.int
+    RULES_FIELD_NUMBER: _builtins.int
     access: Global___Policy.Access.ValueType
     """How much it may reach."""
     @_builtins.property
     def allowed_domains(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """With `ACCESS_RESTRICTED`: what it may reach."""
+        """With `ACCESS_RESTRICTED`: what it may reach, as patterns; at most 1,000.
+
+        `example.com` is that name alone, `*.example.com` every name below it, `**.example.com` both;
+        an address is written as it is. Ports 80 and 443 are meant, or the one written behind a colon.
+        """
 
     @_builtins.property
     def blocked_domains(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """With `ACCESS_RESTRICTED` and without allowed domains: what it may not reach."""
+        """With `ACCESS_RESTRICTED` and without allowed domains: what it may not reach, as patterns; at
+        most 1,000. Every port is meant, or the one written.
+        """
+
+    @_builtins.property
+    def rules(self) -> _containers.RepeatedCompositeFieldContainer[Global___Rule]:
+        """With `ACCESS_RESTRICTED` or `ACCESS_ENABLED`: finer rules; at most 500."""
 
     def __init__(
         self,
@@ -72,14 +116,93 @@ class Policy(_message.Message):
         access: Global___Policy.Access.ValueType = ...,
         allowed_domains: _abc.Iterable[_builtins.str] | None = ...,
         blocked_domains: _abc.Iterable[_builtins.str] | None = ...,
+        rules: _abc.Iterable[Global___Rule] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["access", b"access", "allowed_domains", b"allowed_domains", "blocked_domains", b"blocked_domains"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["access", b"access", "allowed_domains", b"allowed_domains", "blocked_domains", b"blocked_domains", "rules", b"rules"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Policy: _TypeAlias = Policy  # noqa: Y015
+
+@_typing.final
+class Rule(_message.Message):
+    """One rule of a policy. An empty list of ports, methods or paths means all there are, but that
+    without ports a rule that does not deny means 80 and 443.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EFFECT_FIELD_NUMBER: _builtins.int
+    HOSTS_FIELD_NUMBER: _builtins.int
+    PORTS_FIELD_NUMBER: _builtins.int
+    METHODS_FIELD_NUMBER: _builtins.int
+    PATHS_FIELD_NUMBER: _builtins.int
+    effect: Global___Effect.ValueType
+    """What happens."""
+    @_builtins.property
+    def hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """To which hosts, as patterns; 1 to 100."""
+
+    @_builtins.property
+    def ports(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """At which ports; at most 100. Not together with a port in a pattern."""
+
+    @_builtins.property
+    def methods(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """With which HTTP methods, in capitals; at most 100.
+
+        Methods and paths can be seen in plain HTTP alone. Where they cannot, a rule with them allows
+        nothing, and what it denies or asks for is all that it could mean.
+        """
+
+    @_builtins.property
+    def paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """On which paths: `/one` alone, `/below/*` and all below it; at most 100. Without the query."""
+
+    def __init__(
+        self,
+        *,
+        effect: Global___Effect.ValueType = ...,
+        hosts: _abc.Iterable[_builtins.str] | None = ...,
+        ports: _abc.Iterable[_builtins.int] | None = ...,
+        methods: _abc.Iterable[_builtins.str] | None = ...,
+        paths: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["effect", b"effect", "hosts", b"hosts", "methods", b"methods", "paths", b"paths", "ports", b"ports"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Rule: _TypeAlias = Rule  # noqa: Y015
+
+@_typing.final
+class ContainerProcess(_message.Message):
+    """A process on this node, told apart from a later one with the same number."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PID_FIELD_NUMBER: _builtins.int
+    START_TICKS_FIELD_NUMBER: _builtins.int
+    pid: _builtins.int
+    """Its number in the node's own namespace."""
+    start_ticks: _builtins.int
+    """When it started, in clock ticks since the node's boot: field 22 of `/proc/PID/stat`."""
+    def __init__(
+        self,
+        *,
+        pid: _builtins.int = ...,
+        start_ticks: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pid", b"pid", "start_ticks", b"start_ticks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ContainerProcess: _TypeAlias = ContainerProcess  # noqa: Y015
 
 @_typing.final
 class Attachment(_message.Message):
@@ -93,12 +216,19 @@ class Attachment(_message.Message):
     REVISION_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
+    BOUND_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    CAPTURED_FIELD_NUMBER: _builtins.int
     container_id: _builtins.str
     """The container."""
     project_id: _builtins.str
     """The project that owns it."""
     revision: _builtins.int
     """Counts the policies that the container has had, from 1."""
+    session_id: _builtins.str
+    """The session it works for; empty where it works for none."""
+    captured: _builtins.bool
+    """Whether its traffic is captured. Where it is not, nothing leaves it and nothing is recorded."""
     @_builtins.property
     def policy(self) -> Global___Policy:
         """The policy in force."""
@@ -111,6 +241,10 @@ class Attachment(_message.Message):
     def update_time(self) -> _timestamp_pb2.Timestamp:
         """When its policy last changed."""
 
+    @_builtins.property
+    def bound(self) -> Global___Policy:
+        """What the policy cannot go beyond; unset where there is no such bound."""
+
     def __init__(
         self,
         *,
@@ -120,10 +254,13 @@ class Attachment(_message.Message):
         revision: _builtins.int = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
+        bound: Global___Policy | None = ...,
+        session_id: _builtins.str = ...,
+        captured: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "policy", b"policy", "update_time", b"update_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bound", b"bound", "create_time", b"create_time", "policy", b"policy", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["container_id", b"container_id", "create_time", b"create_time", "policy", b"policy", "project_id", b"project_id", "revision", b"revision", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bound", b"bound", "captured", b"captured", "container_id", b"container_id", "create_time", b"create_time", "policy", b"policy", "project_id", b"project_id", "revision", b"revision", "session_id", b"session_id", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -139,6 +276,9 @@ class AttachContainerRequest(_message.Message):
     PROJECT_ID_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
+    BOUND_FIELD_NUMBER: _builtins.int
+    PROCESS_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
     container_id: _builtins.str
     """The container."""
     project_id: _builtins.str
@@ -147,9 +287,23 @@ class AttachContainerRequest(_message.Message):
     """Attaches only if this is the current revision; 0 of a container that is not attached. Unset:
     whatever it is.
     """
+    session_id: _builtins.str
+    """The session that the container works for, for the traffic log; may be empty."""
     @_builtins.property
     def policy(self) -> Global___Policy:
         """The policy; unset means access `disabled`."""
+
+    @_builtins.property
+    def bound(self) -> Global___Policy:
+        """A policy whose bounds the container's own cannot widen, as a template's is to a session: of
+        the decisions of both, the more restrictive holds. Unset means no such bound.
+        """
+
+    @_builtins.property
+    def process(self) -> Global___ContainerProcess:
+        """The container's main process, by which its network is found. Needed for any access but
+        `disabled`.
+        """
 
     def __init__(
         self,
@@ -158,10 +312,13 @@ class AttachContainerRequest(_message.Message):
         project_id: _builtins.str = ...,
         policy: Global___Policy | None = ...,
         expected_revision: _builtins.int | None = ...,
+        bound: Global___Policy | None = ...,
+        process: Global___ContainerProcess | None = ...,
+        session_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "policy", b"policy"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "bound", b"bound", "expected_revision", b"expected_revision", "policy", b"policy", "process", b"process"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "container_id", b"container_id", "expected_revision", b"expected_revision", "policy", b"policy", "project_id", b"project_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "bound", b"bound", "container_id", b"container_id", "expected_revision", b"expected_revision", "policy", b"policy", "process", b"process", "project_id", b"project_id", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
@@ -331,3 +488,429 @@ class ListAttachmentsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListAttachmentsResponse: _TypeAlias = ListAttachmentsResponse  # noqa: Y015
+
+@_typing.final
+class ExplainDecisionRequest(_message.Message):
+    """Asks what would be decided."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTAINER_ID_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    PORT_FIELD_NUMBER: _builtins.int
+    METHOD_FIELD_NUMBER: _builtins.int
+    PATH_FIELD_NUMBER: _builtins.int
+    container_id: _builtins.str
+    """An attached container's."""
+    host: _builtins.str
+    """The host, by name or address."""
+    port: _builtins.int
+    """The port; 0 means 443."""
+    method: _builtins.str
+    """The method of a plain HTTP request; empty for what cannot be looked into."""
+    path: _builtins.str
+    """Its path, with or without a query; empty for what cannot be looked into."""
+    @_builtins.property
+    def policy(self) -> Global___Policy:
+        """This one."""
+
+    def __init__(
+        self,
+        *,
+        container_id: _builtins.str = ...,
+        policy: Global___Policy | None = ...,
+        host: _builtins.str = ...,
+        port: _builtins.int = ...,
+        method: _builtins.str = ...,
+        path: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["by", b"by", "container_id", b"container_id", "policy", b"policy"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by", b"by", "container_id", b"container_id", "host", b"host", "method", b"method", "path", b"path", "policy", b"policy", "port", b"port"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_by: _TypeAlias = _typing.Literal["container_id", "policy"]  # noqa: Y015
+    _WhichOneofArgType_by: _TypeAlias = _typing.Literal["by", b"by"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_by) -> _WhichOneofReturnType_by | None: ...
+
+Global___ExplainDecisionRequest: _TypeAlias = ExplainDecisionRequest  # noqa: Y015
+
+@_typing.final
+class ExplainDecisionResponse(_message.Message):
+    """What would be decided."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DECISION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def decision(self) -> Global___Decision:
+        """The decision."""
+
+    def __init__(
+        self,
+        *,
+        decision: Global___Decision | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainDecisionResponse: _TypeAlias = ExplainDecisionResponse  # noqa: Y015
+
+@_typing.final
+class Decision(_message.Message):
+    """What was or would be decided, and by what."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EFFECT_FIELD_NUMBER: _builtins.int
+    RULE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    effect: Global___Effect.ValueType
+    """What happens."""
+    rule: _builtins.str
+    """The line of the policy that decides, such as `allowed_domains[0] *.example.com` or `default`;
+    `bound.` before it where it is the bound's, `address` where the address decides.
+    """
+    reason: _builtins.str
+    """Why, as a fixed word such as `allowed`, `not_allowed`, `address_private`."""
+    def __init__(
+        self,
+        *,
+        effect: Global___Effect.ValueType = ...,
+        rule: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["effect", b"effect", "reason", b"reason", "rule", b"rule"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Decision: _TypeAlias = Decision  # noqa: Y015
+
+@_typing.final
+class TrafficRecord(_message.Message):
+    """One thing that a program in a container did, or tried to."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Kind:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _KindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[TrafficRecord._Kind.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        KIND_UNSPECIFIED: TrafficRecord._Kind.ValueType  # 0
+        """Never sent."""
+        KIND_CONNECTION: TrafficRecord._Kind.ValueType  # 1
+        """Opened a connection."""
+        KIND_REQUEST: TrafficRecord._Kind.ValueType  # 2
+        """Made an HTTP request that could be looked into."""
+        KIND_DNS_QUERY: TrafficRecord._Kind.ValueType  # 3
+        """Asked for a name."""
+
+    class Kind(_Kind, metaclass=_KindEnumTypeWrapper):
+        """What it did."""
+
+    KIND_UNSPECIFIED: TrafficRecord.Kind.ValueType  # 0
+    """Never sent."""
+    KIND_CONNECTION: TrafficRecord.Kind.ValueType  # 1
+    """Opened a connection."""
+    KIND_REQUEST: TrafficRecord.Kind.ValueType  # 2
+    """Made an HTTP request that could be looked into."""
+    KIND_DNS_QUERY: TrafficRecord.Kind.ValueType  # 3
+    """Asked for a name."""
+
+    class _State:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _StateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[TrafficRecord._State.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        STATE_UNSPECIFIED: TrafficRecord._State.ValueType  # 0
+        """Never sent."""
+        STATE_OPEN: TrafficRecord._State.ValueType  # 1
+        """Data flows."""
+        STATE_ENDED: TrafficRecord._State.ValueType  # 2
+        """It is over; a record of what was not let out is so from the start."""
+
+    class State(_State, metaclass=_StateEnumTypeWrapper):
+        """Where a record is in its life."""
+
+    STATE_UNSPECIFIED: TrafficRecord.State.ValueType  # 0
+    """Never sent."""
+    STATE_OPEN: TrafficRecord.State.ValueType  # 1
+    """Data flows."""
+    STATE_ENDED: TrafficRecord.State.ValueType  # 2
+    """It is over; a record of what was not let out is so from the start."""
+
+    ID_FIELD_NUMBER: _builtins.int
+    CHANGE_FIELD_NUMBER: _builtins.int
+    CONTAINER_ID_FIELD_NUMBER: _builtins.int
+    PROJECT_ID_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    DECISION_FIELD_NUMBER: _builtins.int
+    POLICY_REVISION_FIELD_NUMBER: _builtins.int
+    PROTOCOL_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    PORT_FIELD_NUMBER: _builtins.int
+    REQUESTED_ADDRESS_FIELD_NUMBER: _builtins.int
+    DIALLED_ADDRESS_FIELD_NUMBER: _builtins.int
+    METHOD_FIELD_NUMBER: _builtins.int
+    PATH_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    QUERY_TYPE_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    ENDING_FIELD_NUMBER: _builtins.int
+    SENT_BYTES_FIELD_NUMBER: _builtins.int
+    RECEIVED_BYTES_FIELD_NUMBER: _builtins.int
+    CREATE_TIME_FIELD_NUMBER: _builtins.int
+    DURATION_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    """Counts records of this node, from 1."""
+    change: _builtins.int
+    """Counts changes of records; moves when the record does. Where `WatchTraffic` can go on from."""
+    container_id: _builtins.str
+    """The container."""
+    project_id: _builtins.str
+    """The project that owns it."""
+    session_id: _builtins.str
+    """The session that it worked for; empty where it worked for none."""
+    kind: Global___TrafficRecord.Kind.ValueType
+    """What it did."""
+    policy_revision: _builtins.int
+    """The revision of the container's policy that decided."""
+    protocol: _builtins.str
+    """What was spoken: `tls`, `http`, `connect`, `raw`, `dns`; empty where nothing was said."""
+    host: _builtins.str
+    """Where it wanted to go, by name if one is known."""
+    port: _builtins.int
+    """At which port; 0 for a DNS query."""
+    requested_address: _builtins.str
+    """The address that the program dialled."""
+    dialled_address: _builtins.str
+    """The address that was dialled for it; empty where none was."""
+    method: _builtins.str
+    """The method of an HTTP request."""
+    path: _builtins.str
+    """The path of an HTTP request, without the query."""
+    status: _builtins.int
+    """The status that an HTTP request was answered with; 0 where there was none."""
+    query_type: _builtins.str
+    """The type of a DNS query, such as `A`."""
+    state: Global___TrafficRecord.State.ValueType
+    """Where it is in its life."""
+    ending: _builtins.str
+    """How it ended, as a fixed word: `closed`, `cut_by_policy`, `detached`, `idle`, `reset`, …."""
+    sent_bytes: _builtins.int
+    """Bytes from the container."""
+    received_bytes: _builtins.int
+    """Bytes to the container."""
+    @_builtins.property
+    def decision(self) -> Global___Decision:
+        """What was decided."""
+
+    @_builtins.property
+    def create_time(self) -> _timestamp_pb2.Timestamp:
+        """When it began."""
+
+    @_builtins.property
+    def duration(self) -> _duration_pb2.Duration:
+        """How long it took; unset while it is open."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        change: _builtins.int = ...,
+        container_id: _builtins.str = ...,
+        project_id: _builtins.str = ...,
+        session_id: _builtins.str = ...,
+        kind: Global___TrafficRecord.Kind.ValueType = ...,
+        decision: Global___Decision | None = ...,
+        policy_revision: _builtins.int = ...,
+        protocol: _builtins.str = ...,
+        host: _builtins.str = ...,
+        port: _builtins.int = ...,
+        requested_address: _builtins.str = ...,
+        dialled_address: _builtins.str = ...,
+        method: _builtins.str = ...,
+        path: _builtins.str = ...,
+        status: _builtins.int = ...,
+        query_type: _builtins.str = ...,
+        state: Global___TrafficRecord.State.ValueType = ...,
+        ending: _builtins.str = ...,
+        sent_bytes: _builtins.int = ...,
+        received_bytes: _builtins.int = ...,
+        create_time: _timestamp_pb2.Timestamp | None = ...,
+        duration: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "decision", b"decision", "duration", b"duration"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "container_id", b"container_id", "create_time", b"create_time", "decision", b"decision", "dialled_address", b"dialled_address", "duration", b"duration", "ending", b"ending", "host", b"host", "id", b"id", "kind", b"kind", "method", b"method", "path", b"path", "policy_revision", b"policy_revision", "port", b"port", "project_id", b"project_id", "protocol", b"protocol", "query_type", b"query_type", "received_bytes", b"received_bytes", "requested_address", b"requested_address", "sent_bytes", b"sent_bytes", "session_id", b"session_id", "state", b"state", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrafficRecord: _TypeAlias = TrafficRecord  # noqa: Y015
+
+@_typing.final
+class TrafficFilter(_message.Message):
+    """Which records are meant; an empty field means any."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTAINER_ID_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    PROJECT_ID_FIELD_NUMBER: _builtins.int
+    EFFECTS_FIELD_NUMBER: _builtins.int
+    KINDS_FIELD_NUMBER: _builtins.int
+    container_id: _builtins.str
+    """Of this container."""
+    session_id: _builtins.str
+    """Of this session."""
+    project_id: _builtins.str
+    """Of this project."""
+    @_builtins.property
+    def effects(self) -> _containers.RepeatedScalarFieldContainer[Global___Effect.ValueType]:
+        """With one of these effects."""
+
+    @_builtins.property
+    def kinds(self) -> _containers.RepeatedScalarFieldContainer[Global___TrafficRecord.Kind.ValueType]:
+        """Of one of these kinds."""
+
+    def __init__(
+        self,
+        *,
+        container_id: _builtins.str = ...,
+        session_id: _builtins.str = ...,
+        project_id: _builtins.str = ...,
+        effects: _abc.Iterable[Global___Effect.ValueType] | None = ...,
+        kinds: _abc.Iterable[Global___TrafficRecord.Kind.ValueType] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["container_id", b"container_id", "effects", b"effects", "kinds", b"kinds", "project_id", b"project_id", "session_id", b"session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrafficFilter: _TypeAlias = TrafficFilter  # noqa: Y015
+
+@_typing.final
+class ListTrafficRequest(_message.Message):
+    """Asks for a page of records."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILTER_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """At most this many, up to 100; 0 means 20."""
+    page_token: _builtins.str
+    """From `next_page_token` of the page before; empty for the first."""
+    @_builtins.property
+    def filter(self) -> Global___TrafficFilter:
+        """Which records."""
+
+    def __init__(
+        self,
+        *,
+        filter: Global___TrafficFilter | None = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTrafficRequest: _TypeAlias = ListTrafficRequest  # noqa: Y015
+
+@_typing.final
+class ListTrafficResponse(_message.Message):
+    """A page of records."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECORDS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty when this is the last page."""
+    @_builtins.property
+    def records(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrafficRecord]:
+        """The records, oldest first."""
+
+    def __init__(
+        self,
+        *,
+        records: _abc.Iterable[Global___TrafficRecord] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "records", b"records"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTrafficResponse: _TypeAlias = ListTrafficResponse  # noqa: Y015
+
+@_typing.final
+class WatchTrafficRequest(_message.Message):
+    """Asks for records as they are made."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILTER_FIELD_NUMBER: _builtins.int
+    AFTER_CHANGE_FIELD_NUMBER: _builtins.int
+    FROM_NOW_FIELD_NUMBER: _builtins.int
+    after_change: _builtins.int
+    """Behind this change; 0 means from the oldest that is kept."""
+    from_now: _builtins.bool
+    """Only what happens from now on; `after_change` is not looked at."""
+    @_builtins.property
+    def filter(self) -> Global___TrafficFilter:
+        """Which records."""
+
+    def __init__(
+        self,
+        *,
+        filter: Global___TrafficFilter | None = ...,
+        after_change: _builtins.int = ...,
+        from_now: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_change", b"after_change", "filter", b"filter", "from_now", b"from_now"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchTrafficRequest: _TypeAlias = WatchTrafficRequest  # noqa: Y015
+
+@_typing.final
+class WatchTrafficResponse(_message.Message):
+    """A record as it is now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECORD_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def record(self) -> Global___TrafficRecord:
+        """The record."""
+
+    def __init__(
+        self,
+        *,
+        record: Global___TrafficRecord | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["record", b"record"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["record", b"record"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchTrafficResponse: _TypeAlias = WatchTrafficResponse  # noqa: Y015

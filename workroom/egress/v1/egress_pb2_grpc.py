@@ -32,6 +32,13 @@ class EgressServiceStub(object):
     it one, as far as the policy goes; a container that is not attached, or attached with access
     `disabled`, reaches nothing but itself. A policy is attached before any command runs.
 
+    Every connection to any address but the container's own loopback comes to the proxy, whichever
+    port it is for, and so does every DNS query. Which container it is from is known by the socket
+    that it came in on, never by what it says. A host is known by the name that the program gives
+    (the server name of TLS, the Host of HTTP, the target of CONNECT, or the name whose address the
+    DNS stub made up); where two are given they must agree. The proxy itself looks the name up,
+    after the policy said yes, checks every address, and dials the one that it checked.
+
     Every error carries `google.rpc.ErrorInfo` with domain `workroom` and the reason named below.
     """
 
@@ -61,6 +68,21 @@ class EgressServiceStub(object):
                 request_serializer=workroom_dot_egress_dot_v1_dot_egress__pb2.ListAttachmentsRequest.SerializeToString,
                 response_deserializer=workroom_dot_egress_dot_v1_dot_egress__pb2.ListAttachmentsResponse.FromString,
                 _registered_method=True)
+        self.ExplainDecision = channel.unary_unary(
+                '/workroom.egress.v1.EgressService/ExplainDecision',
+                request_serializer=workroom_dot_egress_dot_v1_dot_egress__pb2.ExplainDecisionRequest.SerializeToString,
+                response_deserializer=workroom_dot_egress_dot_v1_dot_egress__pb2.ExplainDecisionResponse.FromString,
+                _registered_method=True)
+        self.ListTraffic = channel.unary_unary(
+                '/workroom.egress.v1.EgressService/ListTraffic',
+                request_serializer=workroom_dot_egress_dot_v1_dot_egress__pb2.ListTrafficRequest.SerializeToString,
+                response_deserializer=workroom_dot_egress_dot_v1_dot_egress__pb2.ListTrafficResponse.FromString,
+                _registered_method=True)
+        self.WatchTraffic = channel.unary_stream(
+                '/workroom.egress.v1.EgressService/WatchTraffic',
+                request_serializer=workroom_dot_egress_dot_v1_dot_egress__pb2.WatchTrafficRequest.SerializeToString,
+                response_deserializer=workroom_dot_egress_dot_v1_dot_egress__pb2.WatchTrafficResponse.FromString,
+                _registered_method=True)
 
 
 class EgressServiceServicer(object):
@@ -70,25 +92,36 @@ class EgressServiceServicer(object):
     it one, as far as the policy goes; a container that is not attached, or attached with access
     `disabled`, reaches nothing but itself. A policy is attached before any command runs.
 
+    Every connection to any address but the container's own loopback comes to the proxy, whichever
+    port it is for, and so does every DNS query. Which container it is from is known by the socket
+    that it came in on, never by what it says. A host is known by the name that the program gives
+    (the server name of TLS, the Host of HTTP, the target of CONNECT, or the name whose address the
+    DNS stub made up); where two are given they must agree. The proxy itself looks the name up,
+    after the policy said yes, checks every address, and dials the one that it checked.
+
     Every error carries `google.rpc.ErrorInfo` with domain `workroom` and the reason named below.
     """
 
     def AttachContainer(self, request, context):
         """Attaches a container under a policy, or gives an attached one another policy.
 
-        Idempotent: the same policy again changes nothing and keeps the revision.
+        In force when this answers: for new connections and, by cutting them, for open ones that are
+        not allowed any more. Idempotent: the same again changes nothing and keeps the revision.
 
         Errors:
-        INVALID_ARGUMENT  a field is not allowed (INVALID_FIELD), or asks for access that this
-        version does not offer (NOT_SUPPORTED, field `policy.access`)
-        ABORTED           `expected_revision` is not the current one (REVISION_MISMATCH)
+        INVALID_ARGUMENT     a field is not allowed (INVALID_FIELD), or asks for access that this
+        node does not offer (NOT_SUPPORTED, field `policy.access`)
+        ABORTED              `expected_revision` is not the current one (REVISION_MISMATCH)
+        FAILED_PRECONDITION  the process is not there or is another one (PROCESS_NOT_FOUND), or its
+        network cannot be captured (CAPTURE_FAILED)
+        UNAVAILABLE          the helper that captures traffic does not answer (CAPTURE_UNAVAILABLE)
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DetachContainer(self, request, context):
-        """Detaches a container; nothing leaves it from then on.
+        """Detaches a container; what is open is cut, and nothing leaves it from then on.
 
         Idempotent: detaching one that is not attached succeeds.
         """
@@ -111,6 +144,44 @@ class EgressServiceServicer(object):
 
         Errors:
         INVALID_ARGUMENT  `page_size` is negative or `page_token` is not one of ours (INVALID_FIELD)
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExplainDecision(self, request, context):
+        """Says what would be decided, and which line of the policy decides, without any traffic.
+
+        Names are not looked up, so where one leads is not judged; an address is. A policy is refused
+        here as it would be by `AttachContainer`.
+
+        Errors:
+        INVALID_ARGUMENT  a field is not allowed (INVALID_FIELD), or the policy asks for access that
+        this node does not offer (NOT_SUPPORTED, field `policy.access`)
+        NOT_FOUND         the container is not attached (ATTACHMENT_NOT_FOUND)
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTraffic(self, request, context):
+        """Lists what went out and what was not let out, oldest first.
+
+        Errors:
+        INVALID_ARGUMENT  `page_size` is negative or `page_token` is not one of ours (INVALID_FIELD)
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchTraffic(self, request, context):
+        """Streams records as they are made, and again when they end; never ends by itself.
+
+        Begins behind `after_change`, so that a watcher who was cut misses nothing. A stream ends with
+        UNAVAILABLE (DRAINING) when the proxy stops.
+
+        Errors:
+        INVALID_ARGUMENT  `after_change` is negative (INVALID_FIELD)
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -139,6 +210,21 @@ def add_EgressServiceServicer_to_server(servicer, server):
                     request_deserializer=workroom_dot_egress_dot_v1_dot_egress__pb2.ListAttachmentsRequest.FromString,
                     response_serializer=workroom_dot_egress_dot_v1_dot_egress__pb2.ListAttachmentsResponse.SerializeToString,
             ),
+            'ExplainDecision': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainDecision,
+                    request_deserializer=workroom_dot_egress_dot_v1_dot_egress__pb2.ExplainDecisionRequest.FromString,
+                    response_serializer=workroom_dot_egress_dot_v1_dot_egress__pb2.ExplainDecisionResponse.SerializeToString,
+            ),
+            'ListTraffic': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTraffic,
+                    request_deserializer=workroom_dot_egress_dot_v1_dot_egress__pb2.ListTrafficRequest.FromString,
+                    response_serializer=workroom_dot_egress_dot_v1_dot_egress__pb2.ListTrafficResponse.SerializeToString,
+            ),
+            'WatchTraffic': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchTraffic,
+                    request_deserializer=workroom_dot_egress_dot_v1_dot_egress__pb2.WatchTrafficRequest.FromString,
+                    response_serializer=workroom_dot_egress_dot_v1_dot_egress__pb2.WatchTrafficResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'workroom.egress.v1.EgressService', rpc_method_handlers)
@@ -153,6 +239,13 @@ class EgressService(object):
     A container has no network of its own. Attaching it to the proxy under a policy is what gives
     it one, as far as the policy goes; a container that is not attached, or attached with access
     `disabled`, reaches nothing but itself. A policy is attached before any command runs.
+
+    Every connection to any address but the container's own loopback comes to the proxy, whichever
+    port it is for, and so does every DNS query. Which container it is from is known by the socket
+    that it came in on, never by what it says. A host is known by the name that the program gives
+    (the server name of TLS, the Host of HTTP, the target of CONNECT, or the name whose address the
+    DNS stub made up); where two are given they must agree. The proxy itself looks the name up,
+    after the policy said yes, checks every address, and dials the one that it checked.
 
     Every error carries `google.rpc.ErrorInfo` with domain `workroom` and the reason named below.
     """
@@ -255,6 +348,87 @@ class EgressService(object):
             '/workroom.egress.v1.EgressService/ListAttachments',
             workroom_dot_egress_dot_v1_dot_egress__pb2.ListAttachmentsRequest.SerializeToString,
             workroom_dot_egress_dot_v1_dot_egress__pb2.ListAttachmentsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainDecision(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/workroom.egress.v1.EgressService/ExplainDecision',
+            workroom_dot_egress_dot_v1_dot_egress__pb2.ExplainDecisionRequest.SerializeToString,
+            workroom_dot_egress_dot_v1_dot_egress__pb2.ExplainDecisionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTraffic(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/workroom.egress.v1.EgressService/ListTraffic',
+            workroom_dot_egress_dot_v1_dot_egress__pb2.ListTrafficRequest.SerializeToString,
+            workroom_dot_egress_dot_v1_dot_egress__pb2.ListTrafficResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchTraffic(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/workroom.egress.v1.EgressService/WatchTraffic',
+            workroom_dot_egress_dot_v1_dot_egress__pb2.WatchTrafficRequest.SerializeToString,
+            workroom_dot_egress_dot_v1_dot_egress__pb2.WatchTrafficResponse.FromString,
             options,
             channel_credentials,
             insecure,

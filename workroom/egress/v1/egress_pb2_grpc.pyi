@@ -33,6 +33,13 @@ class EgressServiceStub:
     it one, as far as the policy goes; a container that is not attached, or attached with access
     `disabled`, reaches nothing but itself. A policy is attached before any command runs.
 
+    Every connection to any address but the container's own loopback comes to the proxy, whichever
+    port it is for, and so does every DNS query. Which container it is from is known by the socket
+    that it came in on, never by what it says. A host is known by the name that the program gives
+    (the server name of TLS, the Host of HTTP, the target of CONNECT, or the name whose address the
+    DNS stub made up); where two are given they must agree. The proxy itself looks the name up,
+    after the policy said yes, checks every address, and dials the one that it checked.
+
     Every error carries `google.rpc.ErrorInfo` with domain `workroom` and the reason named below.
     """
 
@@ -43,15 +50,19 @@ class EgressServiceStub:
     AttachContainer: _grpc.UnaryUnaryMultiCallable[_egress_pb2.AttachContainerRequest, _egress_pb2.AttachContainerResponse]
     """Attaches a container under a policy, or gives an attached one another policy.
 
-    Idempotent: the same policy again changes nothing and keeps the revision.
+    In force when this answers: for new connections and, by cutting them, for open ones that are
+    not allowed any more. Idempotent: the same again changes nothing and keeps the revision.
 
     Errors:
-      INVALID_ARGUMENT  a field is not allowed (INVALID_FIELD), or asks for access that this
-                        version does not offer (NOT_SUPPORTED, field `policy.access`)
-      ABORTED           `expected_revision` is not the current one (REVISION_MISMATCH)
+      INVALID_ARGUMENT     a field is not allowed (INVALID_FIELD), or asks for access that this
+                           node does not offer (NOT_SUPPORTED, field `policy.access`)
+      ABORTED              `expected_revision` is not the current one (REVISION_MISMATCH)
+      FAILED_PRECONDITION  the process is not there or is another one (PROCESS_NOT_FOUND), or its
+                           network cannot be captured (CAPTURE_FAILED)
+      UNAVAILABLE          the helper that captures traffic does not answer (CAPTURE_UNAVAILABLE)
     """
     DetachContainer: _grpc.UnaryUnaryMultiCallable[_egress_pb2.DetachContainerRequest, _egress_pb2.DetachContainerResponse]
-    """Detaches a container; nothing leaves it from then on.
+    """Detaches a container; what is open is cut, and nothing leaves it from then on.
 
     Idempotent: detaching one that is not attached succeeds.
     """
@@ -67,6 +78,32 @@ class EgressServiceStub:
     Errors:
       INVALID_ARGUMENT  `page_size` is negative or `page_token` is not one of ours (INVALID_FIELD)
     """
+    ExplainDecision: _grpc.UnaryUnaryMultiCallable[_egress_pb2.ExplainDecisionRequest, _egress_pb2.ExplainDecisionResponse]
+    """Says what would be decided, and which line of the policy decides, without any traffic.
+
+    Names are not looked up, so where one leads is not judged; an address is. A policy is refused
+    here as it would be by `AttachContainer`.
+
+    Errors:
+      INVALID_ARGUMENT  a field is not allowed (INVALID_FIELD), or the policy asks for access that
+                        this node does not offer (NOT_SUPPORTED, field `policy.access`)
+      NOT_FOUND         the container is not attached (ATTACHMENT_NOT_FOUND)
+    """
+    ListTraffic: _grpc.UnaryUnaryMultiCallable[_egress_pb2.ListTrafficRequest, _egress_pb2.ListTrafficResponse]
+    """Lists what went out and what was not let out, oldest first.
+
+    Errors:
+      INVALID_ARGUMENT  `page_size` is negative or `page_token` is not one of ours (INVALID_FIELD)
+    """
+    WatchTraffic: _grpc.UnaryStreamMultiCallable[_egress_pb2.WatchTrafficRequest, _egress_pb2.WatchTrafficResponse]
+    """Streams records as they are made, and again when they end; never ends by itself.
+
+    Begins behind `after_change`, so that a watcher who was cut misses nothing. A stream ends with
+    UNAVAILABLE (DRAINING) when the proxy stops.
+
+    Errors:
+      INVALID_ARGUMENT  `after_change` is negative (INVALID_FIELD)
+    """
 
 @_typing.type_check_only
 class EgressServiceAsyncStub(EgressServiceStub):
@@ -76,6 +113,13 @@ class EgressServiceAsyncStub(EgressServiceStub):
     it one, as far as the policy goes; a container that is not attached, or attached with access
     `disabled`, reaches nothing but itself. A policy is attached before any command runs.
 
+    Every connection to any address but the container's own loopback comes to the proxy, whichever
+    port it is for, and so does every DNS query. Which container it is from is known by the socket
+    that it came in on, never by what it says. A host is known by the name that the program gives
+    (the server name of TLS, the Host of HTTP, the target of CONNECT, or the name whose address the
+    DNS stub made up); where two are given they must agree. The proxy itself looks the name up,
+    after the policy said yes, checks every address, and dials the one that it checked.
+
     Every error carries `google.rpc.ErrorInfo` with domain `workroom` and the reason named below.
     """
 
@@ -83,15 +127,19 @@ class EgressServiceAsyncStub(EgressServiceStub):
     AttachContainer: _aio.UnaryUnaryMultiCallable[_egress_pb2.AttachContainerRequest, _egress_pb2.AttachContainerResponse]  # type: ignore[assignment]
     """Attaches a container under a policy, or gives an attached one another policy.
 
-    Idempotent: the same policy again changes nothing and keeps the revision.
+    In force when this answers: for new connections and, by cutting them, for open ones that are
+    not allowed any more. Idempotent: the same again changes nothing and keeps the revision.
 
     Errors:
-      INVALID_ARGUMENT  a field is not allowed (INVALID_FIELD), or asks for access that this
-                        version does not offer (NOT_SUPPORTED, field `policy.access`)
-      ABORTED           `expected_revision` is not the current one (REVISION_MISMATCH)
+      INVALID_ARGUMENT     a field is not allowed (INVALID_FIELD), or asks for access that this
+                           node does not offer (NOT_SUPPORTED, field `policy.access`)
+      ABORTED              `expected_revision` is not the current one (REVISION_MISMATCH)
+      FAILED_PRECONDITION  the process is not there or is another one (PROCESS_NOT_FOUND), or its
+                           network cannot be captured (CAPTURE_FAILED)
+      UNAVAILABLE          the helper that captures traffic does not answer (CAPTURE_UNAVAILABLE)
     """
     DetachContainer: _aio.UnaryUnaryMultiCallable[_egress_pb2.DetachContainerRequest, _egress_pb2.DetachContainerResponse]  # type: ignore[assignment]
-    """Detaches a container; nothing leaves it from then on.
+    """Detaches a container; what is open is cut, and nothing leaves it from then on.
 
     Idempotent: detaching one that is not attached succeeds.
     """
@@ -107,6 +155,32 @@ class EgressServiceAsyncStub(EgressServiceStub):
     Errors:
       INVALID_ARGUMENT  `page_size` is negative or `page_token` is not one of ours (INVALID_FIELD)
     """
+    ExplainDecision: _aio.UnaryUnaryMultiCallable[_egress_pb2.ExplainDecisionRequest, _egress_pb2.ExplainDecisionResponse]  # type: ignore[assignment]
+    """Says what would be decided, and which line of the policy decides, without any traffic.
+
+    Names are not looked up, so where one leads is not judged; an address is. A policy is refused
+    here as it would be by `AttachContainer`.
+
+    Errors:
+      INVALID_ARGUMENT  a field is not allowed (INVALID_FIELD), or the policy asks for access that
+                        this node does not offer (NOT_SUPPORTED, field `policy.access`)
+      NOT_FOUND         the container is not attached (ATTACHMENT_NOT_FOUND)
+    """
+    ListTraffic: _aio.UnaryUnaryMultiCallable[_egress_pb2.ListTrafficRequest, _egress_pb2.ListTrafficResponse]  # type: ignore[assignment]
+    """Lists what went out and what was not let out, oldest first.
+
+    Errors:
+      INVALID_ARGUMENT  `page_size` is negative or `page_token` is not one of ours (INVALID_FIELD)
+    """
+    WatchTraffic: _aio.UnaryStreamMultiCallable[_egress_pb2.WatchTrafficRequest, _egress_pb2.WatchTrafficResponse]  # type: ignore[assignment]
+    """Streams records as they are made, and again when they end; never ends by itself.
+
+    Begins behind `after_change`, so that a watcher who was cut misses nothing. A stream ends with
+    UNAVAILABLE (DRAINING) when the proxy stops.
+
+    Errors:
+      INVALID_ARGUMENT  `after_change` is negative (INVALID_FIELD)
+    """
 
 class EgressServiceServicer(metaclass=_abc_1.ABCMeta):
     """Decides what leaves a container.
@@ -114,6 +188,13 @@ class EgressServiceServicer(metaclass=_abc_1.ABCMeta):
     A container has no network of its own. Attaching it to the proxy under a policy is what gives
     it one, as far as the policy goes; a container that is not attached, or attached with access
     `disabled`, reaches nothing but itself. A policy is attached before any command runs.
+
+    Every connection to any address but the container's own loopback comes to the proxy, whichever
+    port it is for, and so does every DNS query. Which container it is from is known by the socket
+    that it came in on, never by what it says. A host is known by the name that the program gives
+    (the server name of TLS, the Host of HTTP, the target of CONNECT, or the name whose address the
+    DNS stub made up); where two are given they must agree. The proxy itself looks the name up,
+    after the policy said yes, checks every address, and dials the one that it checked.
 
     Every error carries `google.rpc.ErrorInfo` with domain `workroom` and the reason named below.
     """
@@ -126,12 +207,16 @@ class EgressServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_egress_pb2.AttachContainerResponse, _abc.Awaitable[_egress_pb2.AttachContainerResponse]]:
         """Attaches a container under a policy, or gives an attached one another policy.
 
-        Idempotent: the same policy again changes nothing and keeps the revision.
+        In force when this answers: for new connections and, by cutting them, for open ones that are
+        not allowed any more. Idempotent: the same again changes nothing and keeps the revision.
 
         Errors:
-          INVALID_ARGUMENT  a field is not allowed (INVALID_FIELD), or asks for access that this
-                            version does not offer (NOT_SUPPORTED, field `policy.access`)
-          ABORTED           `expected_revision` is not the current one (REVISION_MISMATCH)
+          INVALID_ARGUMENT     a field is not allowed (INVALID_FIELD), or asks for access that this
+                               node does not offer (NOT_SUPPORTED, field `policy.access`)
+          ABORTED              `expected_revision` is not the current one (REVISION_MISMATCH)
+          FAILED_PRECONDITION  the process is not there or is another one (PROCESS_NOT_FOUND), or its
+                               network cannot be captured (CAPTURE_FAILED)
+          UNAVAILABLE          the helper that captures traffic does not answer (CAPTURE_UNAVAILABLE)
         """
 
     @_abc_1.abstractmethod
@@ -140,7 +225,7 @@ class EgressServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _egress_pb2.DetachContainerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_egress_pb2.DetachContainerResponse, _abc.Awaitable[_egress_pb2.DetachContainerResponse]]:
-        """Detaches a container; nothing leaves it from then on.
+        """Detaches a container; what is open is cut, and nothing leaves it from then on.
 
         Idempotent: detaching one that is not attached succeeds.
         """
@@ -167,6 +252,50 @@ class EgressServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Errors:
           INVALID_ARGUMENT  `page_size` is negative or `page_token` is not one of ours (INVALID_FIELD)
+        """
+
+    @_abc_1.abstractmethod
+    def ExplainDecision(
+        self,
+        request: _egress_pb2.ExplainDecisionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_egress_pb2.ExplainDecisionResponse, _abc.Awaitable[_egress_pb2.ExplainDecisionResponse]]:
+        """Says what would be decided, and which line of the policy decides, without any traffic.
+
+        Names are not looked up, so where one leads is not judged; an address is. A policy is refused
+        here as it would be by `AttachContainer`.
+
+        Errors:
+          INVALID_ARGUMENT  a field is not allowed (INVALID_FIELD), or the policy asks for access that
+                            this node does not offer (NOT_SUPPORTED, field `policy.access`)
+          NOT_FOUND         the container is not attached (ATTACHMENT_NOT_FOUND)
+        """
+
+    @_abc_1.abstractmethod
+    def ListTraffic(
+        self,
+        request: _egress_pb2.ListTrafficRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_egress_pb2.ListTrafficResponse, _abc.Awaitable[_egress_pb2.ListTrafficResponse]]:
+        """Lists what went out and what was not let out, oldest first.
+
+        Errors:
+          INVALID_ARGUMENT  `page_size` is negative or `page_token` is not one of ours (INVALID_FIELD)
+        """
+
+    @_abc_1.abstractmethod
+    def WatchTraffic(
+        self,
+        request: _egress_pb2.WatchTrafficRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_egress_pb2.WatchTrafficResponse], _abc.AsyncIterator[_egress_pb2.WatchTrafficResponse]]:
+        """Streams records as they are made, and again when they end; never ends by itself.
+
+        Begins behind `after_change`, so that a watcher who was cut misses nothing. A stream ends with
+        UNAVAILABLE (DRAINING) when the proxy stops.
+
+        Errors:
+          INVALID_ARGUMENT  `after_change` is negative (INVALID_FIELD)
         """
 
 def add_EgressServiceServicer_to_server(servicer: EgressServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

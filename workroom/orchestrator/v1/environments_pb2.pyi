@@ -159,7 +159,7 @@ class NetworkPolicy(_message.Message):
         ACCESS_DISABLED: NetworkPolicy._Access.ValueType  # 1
         """Nothing."""
         ACCESS_RESTRICTED: NetworkPolicy._Access.ValueType  # 2
-        """The allowed domains, or all but the blocked ones."""
+        """The allowed domains; or, with blocked ones, everything public but those."""
         ACCESS_ENABLED: NetworkPolicy._Access.ValueType  # 3
         """Everything that is public."""
 
@@ -171,7 +171,7 @@ class NetworkPolicy(_message.Message):
     ACCESS_DISABLED: NetworkPolicy.Access.ValueType  # 1
     """Nothing."""
     ACCESS_RESTRICTED: NetworkPolicy.Access.ValueType  # 2
-    """The allowed domains, or all but the blocked ones."""
+    """The allowed domains; or, with blocked ones, everything public but those."""
     ACCESS_ENABLED: NetworkPolicy.Access.ValueType  # 3
     """Everything that is public."""
 
@@ -182,11 +182,17 @@ class NetworkPolicy(_message.Message):
     """How much it may reach."""
     @_builtins.property
     def allowed_domains(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """With `ACCESS_RESTRICTED`: what it may reach."""
+        """With `ACCESS_RESTRICTED`: what it may reach, as patterns; at most 1,000.
+
+        `example.com` is that name alone, `*.example.com` every name below it, `**.example.com` both;
+        an address is written as it is. Ports 80 and 443 are meant, or the one written behind a colon.
+        """
 
     @_builtins.property
     def blocked_domains(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """With `ACCESS_RESTRICTED` and without allowed domains: what it may not reach."""
+        """With `ACCESS_RESTRICTED` and without allowed domains: what it may not reach, as patterns; at
+        most 1,000. Every port is meant, or the one written.
+        """
 
     def __init__(
         self,

@@ -130,6 +130,7 @@ class Container(_message.Message):
     FAILURE_FIELD_NUMBER: _builtins.int
     SUSPEND_TIME_FIELD_NUMBER: _builtins.int
     DELETE_TIME_FIELD_NUMBER: _builtins.int
+    MAIN_PROCESS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Opaque, with prefix `ctr_`."""
     project_id: _builtins.str
@@ -172,6 +173,10 @@ class Container(_message.Message):
         or of its `retention` while it is suspended. Unset while there is no such time.
         """
 
+    @_builtins.property
+    def main_process(self) -> Global___MainProcess:
+        """Its main process, by which its node finds its network; unset while it has none."""
+
     def __init__(
         self,
         *,
@@ -188,14 +193,41 @@ class Container(_message.Message):
         failure: _builtins.str = ...,
         suspend_time: _timestamp_pb2.Timestamp | None = ...,
         delete_time: _timestamp_pb2.Timestamp | None = ...,
+        main_process: Global___MainProcess | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "delete_time", b"delete_time", "expire_time", b"expire_time", "last_active_time", b"last_active_time", "suspend_time", b"suspend_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "delete_time", b"delete_time", "expire_time", b"expire_time", "last_active_time", b"last_active_time", "main_process", b"main_process", "suspend_time", b"suspend_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "delete_time", b"delete_time", "expire_time", b"expire_time", "failure", b"failure", "id", b"id", "image", b"image", "labels", b"labels", "last_active_time", b"last_active_time", "node_id", b"node_id", "project_id", b"project_id", "size", b"size", "state", b"state", "suspend_time", b"suspend_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "delete_time", b"delete_time", "expire_time", b"expire_time", "failure", b"failure", "id", b"id", "image", b"image", "labels", b"labels", "last_active_time", b"last_active_time", "main_process", b"main_process", "node_id", b"node_id", "project_id", b"project_id", "size", b"size", "state", b"state", "suspend_time", b"suspend_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Container: _TypeAlias = Container  # noqa: Y015
+
+@_typing.final
+class MainProcess(_message.Message):
+    """A container's main process, told apart from a later one with the same number."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PID_FIELD_NUMBER: _builtins.int
+    START_TICKS_FIELD_NUMBER: _builtins.int
+    pid: _builtins.int
+    """Its number in the node's own namespace."""
+    start_ticks: _builtins.int
+    """When it started, in clock ticks since the node's boot: field 22 of `/proc/PID/stat`."""
+    def __init__(
+        self,
+        *,
+        pid: _builtins.int = ...,
+        start_ticks: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pid", b"pid", "start_ticks", b"start_ticks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MainProcess: _TypeAlias = MainProcess  # noqa: Y015
 
 @_typing.final
 class SizeLimits(_message.Message):

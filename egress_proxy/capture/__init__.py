@@ -1,0 +1,1 @@
+"""Owns how a container's traffic comes to the proxy: namespaces, steering, and who holds what."""
