@@ -56,7 +56,7 @@ async def test_a_container_over_its_bound_is_stopped_and_one_below_is_not(tmp_pa
     (tmp_path / "file").write_bytes(b"x" * 30 * MIB)
     await watch.look()
     assert stopped.said == []
-    assert watch.used("ctr_1") >= 30 * MIB
+    assert (watch.used("ctr_1") or 0) >= 30 * MIB
     (tmp_path / "more").write_bytes(b"x" * 40 * MIB)
     watch = layers.LayerWatch(lambda: [container], volumes, stopped, small, 0)
     await watch.look()

@@ -19,7 +19,7 @@ import pytest
 from container_runtime.docker import DockerEngine
 from container_runtime.setup.api import EngineApi
 from container_runtime.volumes import kernel
-from tests.container_runtime.node import node_on, start, until
+from tests.container_runtime.node import Node, node_on, start, until
 from workroom.runtime.v1 import containers_pb2 as cpb
 from workroom.runtime.v1 import executions_pb2 as epb
 
@@ -140,7 +140,7 @@ async def remove_all(engine: OwnEngine) -> None:
 
 
 @asynccontextmanager
-async def node_of(home, own: OwnEngine) -> AsyncIterator:
+async def node_of(home, own: OwnEngine) -> AsyncIterator[Node]:
     async with (
         DockerEngine.connected(own.url) as engine,
         node_on(home, engine, reap_interval=timedelta(milliseconds=200)) as node,
