@@ -3,7 +3,7 @@ a step that fails leaves nothing behind."""
 
 import asyncio
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -71,9 +71,7 @@ class Maker:
 
     # Remembering
 
-    async def save(
-        self, container: Container, kind: EventKind | None = None, message: str = ""
-    ) -> None:
+    async def save(self, container: Container, *kinds: EventKind, message: str = "") -> None:
         """Remember a container as it is, and tell of what happened to it. One that is in the pool
         is not remembered: whoever finds it after a crash removes it."""
         if container.warm:
@@ -81,12 +79,12 @@ class Maker:
         record = container.record
         await self._store.put_container(record)
         container.saved = record
-        if kind is not None:
-            await self._tell(container, kind, message)
+        if kinds:
+            await self._tell(container, kinds, message)
 
-    async def _tell(self, container: Container, kind: EventKind, message: str) -> None:
+    async def _tell(self, container: Container, kinds: Sequence[EventKind], message: str) -> None:
         project_id = container.record.request.project_id
-        await self._events.record(self._clock(), container.id, project_id, kind, message)
+        await self._events.record(self._clock(), container.id, project_id, kinds, message)
 
     # Making
 
@@ -193,8 +191,7 @@ class Maker:
         """Make a container out of the pool its new owner's. When that fails, nothing is left."""
         try:
             self.attach(container)
-            await self.save(container, EventKind.CREATED)
-            await self.save(container, EventKind.ACTIVE)
+            await self.save(container, EventKind.CREATED, EventKind.ACTIVE)
         except BaseException as error:
             await self._undo(container, str(error))
             raise
@@ -266,7 +263,7 @@ class Maker:
         await asyncio.to_thread(shutil.rmtree, directory, True)
         if not container.warm:
             await self._store.delete_container(container.id)
-            await self._tell(container, EventKind.DELETED, why)
+            await self._tell(container, [EventKind.DELETED], why)
 
     async def _remove_from_engine(self, container: Container) -> None:
         if container.record.engine_id:

@@ -28,6 +28,8 @@ WARM_MAX = 64
 """How many containers all pools of a node may hold together."""
 LOOK_EVERY = 10.0
 """Seconds after which pools are looked at though nothing was claimed; failures wait as long."""
+REFILL_PAUSE = 0.3
+"""Seconds after a claim before the engine is made busy again: the first commands come first."""
 HEALTH_LIMIT = timedelta(seconds=1)
 CLOSE_LIMIT = timedelta(seconds=15)
 
@@ -117,8 +119,10 @@ class Pool:
         assert container.link is not None
         try:
             async with asyncio.timeout(HEALTH_LIMIT.total_seconds()):
-                await container.link.stat(b"/")
-                image = await self._engine.image(container.record.request.image, PULL_LIMIT)
+                image, _ = await asyncio.gather(
+                    self._engine.image(container.record.request.image, PULL_LIMIT),
+                    container.link.stat(b"/"),
+                )
         except (TimeoutError, SupervisorAway, ContainerLost, FileError, ImageNotFound) as error:
             log.warning("warm container unfit", container_id=container.id, problem=str(error))
             return False
@@ -176,6 +180,7 @@ class Pool:
             try:
                 async with asyncio.timeout(LOOK_EVERY):
                     await self._wanted.wait()
+                await asyncio.sleep(REFILL_PAUSE)
             except TimeoutError:
                 pass
 
