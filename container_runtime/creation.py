@@ -15,6 +15,7 @@ from container_runtime.engine import ContainerSpec, Engine, EngineContainer, Ima
 from container_runtime.errors import SupervisorFailed
 from container_runtime.events import EventKind, Events
 from container_runtime.executions import Executions, Host
+from container_runtime.images import Images
 from container_runtime.installation import Installation
 from container_runtime.interpreter import CAPABILITIES, supervisor_command, supervisor_mounts
 from container_runtime.limits import Sizes
@@ -27,7 +28,6 @@ from workroom.errors import WorkroomError
 
 log = structlog.get_logger(__name__)
 
-PULL_LIMIT = timedelta(minutes=5)
 PROBLEM_LIMIT = timedelta(seconds=2)
 DRAIN_LIMIT = timedelta(seconds=2)
 
@@ -50,6 +50,7 @@ class Maker:
     def __init__(
         self,
         engine: Engine,
+        images: Images,
         store: Store,
         events: Events,
         executions: Executions,
@@ -60,6 +61,7 @@ class Maker:
         clock: Callable[[], datetime],
     ) -> None:
         self._engine = engine
+        self._images = images
         self._store = store
         self._events = events
         self._executions = executions
@@ -98,7 +100,7 @@ class Maker:
 
     async def _make(self, container: Container) -> None:
         await self.save(container, EventKind.CREATED)
-        image = await self._engine.image(container.record.request.image, PULL_LIMIT)
+        image = await self._images.get(container.record.request.image)
         await self.link(container).open()
         engine_id = await self._engine.create(await self._spec(container, image))
         container.record = replace(

@@ -14,10 +14,10 @@ from datetime import datetime, timedelta
 import structlog
 
 from container_runtime.container import Container
-from container_runtime.creation import PULL_LIMIT, Maker
+from container_runtime.creation import Maker
 from container_runtime.disk import Disk
-from container_runtime.engine import Engine
 from container_runtime.errors import HostDiskFull, ImageNotFound
+from container_runtime.images import Images
 from container_runtime.link import ContainerLost, FileError, SupervisorAway
 from container_runtime.records import ContainerRecord, ContainerRequest, ContainerState, Size
 from workroom.errors import WorkroomError
@@ -69,7 +69,7 @@ class Pool:
     def __init__(
         self,
         maker: Maker,
-        engine: Engine,
+        images: Images,
         disk: Disk,
         tasks: asyncio.TaskGroup,
         clock: Callable[[], datetime],
@@ -78,7 +78,7 @@ class Pool:
         node_id: str,
     ) -> None:
         self._maker = maker
-        self._engine = engine
+        self._images = images
         self._disk = disk
         self._tasks = tasks
         self._clock = clock
@@ -120,7 +120,7 @@ class Pool:
         try:
             async with asyncio.timeout(HEALTH_LIMIT.total_seconds()):
                 image, _ = await asyncio.gather(
-                    self._engine.image(container.record.request.image, PULL_LIMIT),
+                    self._images.find(container.record.request.image),
                     container.link.stat(b"/"),
                 )
         except (TimeoutError, SupervisorAway, ContainerLost, FileError, ImageNotFound) as error:
@@ -186,7 +186,7 @@ class Pool:
 
     async def _look_at(self, kind: Kind, target: PoolTarget, has_room: Callable[[], bool]) -> None:
         ready = self._ready[kind]
-        image = await self._engine.image(target.image, PULL_LIMIT)
+        image = await self._images.get(target.image)
         for container in [each for each in ready if _other_image(each, image.reference)]:
             if container in ready:
                 ready.remove(container)
