@@ -8,10 +8,15 @@ import uvloop
 
 from container_runtime.config import Config
 from container_runtime.docker import DockerEngine
+from container_runtime.image.build import build_image
+from container_runtime.image.recipe import load_recipe
+from container_runtime.images import Build
 from container_runtime.runtime import Runtime, running
 from container_runtime.servicers.containers import ContainerServicer
 from container_runtime.servicers.executions import ExecutionServicer
 from container_runtime.servicers.files import FileServicer
+from container_runtime.setup.api import EngineApi
+from container_runtime.setup.engine import default_state_dir
 from workroom.errors import WorkroomError
 from workroom.rpc.drain import Drain
 from workroom.rpc.logs import configure_logs
@@ -40,13 +45,24 @@ def registrations(runtime: Runtime, drain: Drain) -> list[Register]:
     ]
 
 
+def engine_builder(engine: DockerEngine, config: Config) -> Build:
+    """Builds our own images on an engine."""
+
+    async def build(name: str) -> None:
+        lock = default_state_dir() / "image.lock"
+        async with EngineApi(engine.socket) as api:
+            await build_image(api, load_recipe(name, config.base_image), log.debug, lock=lock)
+
+    return build
+
+
 async def serve(config: Config) -> None:
     """Serves until a signal comes."""
     home = config.folder(os.environ)
     drain = Drain()
     async with (
         DockerEngine.connected(config.docker_url, config.runtime_class) as engine,
-        running(config, home, engine) as runtime,
+        running(config, home, engine, build=engine_builder(engine, config)) as runtime,
         serving(
             registrations(runtime, drain),
             config.listener(home),

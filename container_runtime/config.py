@@ -8,6 +8,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
+from container_runtime.image.recipe import DEFAULT_BASE_IMAGE
 from container_runtime.pool import WARM_MAX, PoolTarget, parse_target
 from workroom.paths import Home
 from workroom.rpc.auth import token_verifier
@@ -41,6 +42,8 @@ class Config(BaseModel):
     """The engine's socket, `unix:///path`; by default the usual one."""
     runtime_class: str | None = None
     """The engine's runtime for containers (`runsc`, `kata`); by default the engine's own."""
+    base_image: str = DEFAULT_BASE_IMAGE
+    """The Debian that our own images are built on."""
     max_containers: int = Field(default=100, ge=1, le=100_000)
     """How many containers the node runs at a time, those that wait in the pool included."""
     max_suspended: int = Field(default=1000, ge=1, le=100_000)

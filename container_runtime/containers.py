@@ -4,7 +4,7 @@ transport."""
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import structlog
@@ -15,7 +15,6 @@ from container_runtime.disk import Disk
 from container_runtime.errors import (
     ContainerNotActive,
     ContainerNotFound,
-    NodeFull,
     RequestIdReused,
 )
 from container_runtime.executions import Executions
@@ -23,24 +22,15 @@ from container_runtime.link import Link
 from container_runtime.losses import Losses
 from container_runtime.model import LostReason
 from container_runtime.pool import Pool, new_id
-from container_runtime.records import LIVE, ContainerRecord, ContainerRequest, ContainerState
+from container_runtime.records import ContainerRecord, ContainerRequest, ContainerState
+from container_runtime.room import Capacity, Room
 from container_runtime.suspension import Suspension
 from workroom.errors import WorkroomError
 
 log = structlog.get_logger(__name__)
 
-RETRY_AFTER = timedelta(seconds=5)
 SAVE_EVERY = timedelta(seconds=5)
 """How far what is remembered of the last activity may lag behind."""
-
-
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """How many containers a node holds."""
-
-    live: int
-    """At a time, those in the pool included."""
-    suspended: int
 
 
 class Containers:
@@ -61,14 +51,13 @@ class Containers:
         self._maker = maker
         self._executions = executions
         self._pool = pool
-        self._disk = disk
         self._tasks = tasks
         self._clock = clock
         self._node_id = node_id
-        self._capacity = capacity
         self._all: dict[str, Container] = {}
         self._by_request: dict[str, Container] = {}
-        self._suspension = Suspension(maker, executions, tasks, clock, self._check_room)
+        self._room = Room(self._all, pool, disk, capacity)
+        self._suspension = Suspension(maker, executions, tasks, clock, self._room.check)
         self.losses = Losses(maker, executions, self._suspension, tasks)
 
     def all(self) -> list[Container]:
@@ -91,34 +80,9 @@ class Containers:
         if self._by_request.get(request_id) is container:
             del self._by_request[request_id]
 
-    # Room
-
     def has_room(self) -> bool:
         """Whether another container may run."""
-        return self._live() + self._pool.size < self._capacity.live
-
-    def _live(self) -> int:
-        return sum(each.state in LIVE for each in self._all.values())
-
-    def _check_room(self) -> None:
-        """Raises `NodeFull` or `HostDiskFull` when no other container may run, though what only
-        waits in the pool gives way."""
-        self._disk.check()
-        if not self.has_room() and not self._pool.give_way():
-            raise NodeFull(
-                f"the node runs {self._live()} containers, as many as it may",
-                retry_after=RETRY_AFTER,
-                max_containers=str(self._capacity.live),
-            )
-
-    def _check_beds(self) -> None:
-        kept = len(self._all) - self._live()
-        if kept >= self._capacity.suspended:
-            raise NodeFull(
-                f"the node keeps {kept} containers that are suspended or failed, as many as it may",
-                retry_after=RETRY_AFTER,
-                max_suspended=str(self._capacity.suspended),
-            )
+        return self._room.is_there()
 
     # Creating
 
@@ -158,11 +122,10 @@ class Containers:
             raise failed
 
     def _begin(self, request: ContainerRequest) -> Container:
-        self._disk.check()
-        self._check_beds()
+        self._room.check_new()
         container = self._pool.take(request)
         if container is None:
-            self._check_room()
+            self._room.check()
             container = Container(self._fresh(request))
         else:
             now = self._clock()

@@ -3,7 +3,7 @@ a step that fails leaves nothing behind."""
 
 import asyncio
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -15,6 +15,7 @@ from container_runtime.engine import ContainerSpec, Engine, EngineContainer, Ima
 from container_runtime.errors import SupervisorFailed
 from container_runtime.events import EventKind, Events
 from container_runtime.executions import Executions, Host
+from container_runtime.images import Images
 from container_runtime.installation import Installation
 from container_runtime.interpreter import CAPABILITIES, supervisor_command, supervisor_mounts
 from container_runtime.limits import Sizes
@@ -27,7 +28,6 @@ from workroom.errors import WorkroomError
 
 log = structlog.get_logger(__name__)
 
-PULL_LIMIT = timedelta(minutes=5)
 PROBLEM_LIMIT = timedelta(seconds=2)
 DRAIN_LIMIT = timedelta(seconds=2)
 
@@ -50,6 +50,7 @@ class Maker:
     def __init__(
         self,
         engine: Engine,
+        images: Images,
         store: Store,
         events: Events,
         executions: Executions,
@@ -60,6 +61,7 @@ class Maker:
         clock: Callable[[], datetime],
     ) -> None:
         self._engine = engine
+        self._images = images
         self._store = store
         self._events = events
         self._executions = executions
@@ -71,9 +73,7 @@ class Maker:
 
     # Remembering
 
-    async def save(
-        self, container: Container, kind: EventKind | None = None, message: str = ""
-    ) -> None:
+    async def save(self, container: Container, *kinds: EventKind, message: str = "") -> None:
         """Remember a container as it is, and tell of what happened to it. One that is in the pool
         is not remembered: whoever finds it after a crash removes it."""
         if container.warm:
@@ -81,12 +81,12 @@ class Maker:
         record = container.record
         await self._store.put_container(record)
         container.saved = record
-        if kind is not None:
-            await self._tell(container, kind, message)
+        if kinds:
+            await self._tell(container, kinds, message)
 
-    async def _tell(self, container: Container, kind: EventKind, message: str) -> None:
+    async def _tell(self, container: Container, kinds: Sequence[EventKind], message: str) -> None:
         project_id = container.record.request.project_id
-        await self._events.record(self._clock(), container.id, project_id, kind, message)
+        await self._events.record(self._clock(), container.id, project_id, kinds, message)
 
     # Making
 
@@ -100,7 +100,7 @@ class Maker:
 
     async def _make(self, container: Container) -> None:
         await self.save(container, EventKind.CREATED)
-        image = await self._engine.image(container.record.request.image, PULL_LIMIT)
+        image = await self._images.get(container.record.request.image)
         await self.link(container).open()
         engine_id = await self._engine.create(await self._spec(container, image))
         container.record = replace(
@@ -194,8 +194,7 @@ class Maker:
         """Make a container out of the pool its new owner's. When that fails, nothing is left."""
         try:
             self.attach(container)
-            await self.save(container, EventKind.CREATED)
-            await self.save(container, EventKind.ACTIVE)
+            await self.save(container, EventKind.CREATED, EventKind.ACTIVE)
         except BaseException as error:
             await self._undo(container, str(error))
             raise
@@ -267,7 +266,7 @@ class Maker:
         await asyncio.to_thread(shutil.rmtree, directory, True)
         if not container.warm:
             await self._store.delete_container(container.id)
-            await self._tell(container, EventKind.DELETED, why)
+            await self._tell(container, [EventKind.DELETED], why)
 
     async def _remove_from_engine(self, container: Container) -> None:
         if container.record.engine_id:

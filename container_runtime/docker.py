@@ -77,6 +77,11 @@ class DockerEngine:
             await engine._check_host()
             yield engine
 
+    @property
+    def socket(self) -> Path:
+        """Where it listens."""
+        return self._path
+
     async def _check_host(self) -> None:
         async with _bounded("info"):
             info = await self._calls.system.info()

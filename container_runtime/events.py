@@ -5,6 +5,7 @@ Knows neither containers as they live nor the transport.
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -80,15 +81,23 @@ class Events:
         return self._last
 
     async def record(
-        self, when: datetime, container_id: str, project_id: str, kind: EventKind, message: str = ""
+        self,
+        when: datetime,
+        container_id: str,
+        project_id: str,
+        kinds: Sequence[EventKind],
+        message: str = "",
     ) -> None:
-        """Remember an event, and then tell watchers."""
+        """Remember events, and then tell watchers."""
         async with self._turn:
-            event = ContainerEvent(self._last + 1, when, container_id, project_id, kind, message)
-            gone = event.sequence - (self._kept.maxlen or 0)
-            await self._store.in_transaction(lambda connection: _save(connection, event, gone))
-            self._kept.append(event)
-            self._last = event.sequence
+            new = [
+                ContainerEvent(number, when, container_id, project_id, kind, message)
+                for number, kind in enumerate(kinds, self._last + 1)
+            ]
+            gone = self._last + len(new) - (self._kept.maxlen or 0)
+            await self._store.in_transaction(lambda connection: _save(connection, new, gone))
+            self._kept.extend(new)
+            self._last += len(new)
             self._news.set()
             self._news = asyncio.Event()
 
@@ -131,15 +140,17 @@ def _load(connection: sa.Connection, kept: int) -> list[ContainerEvent]:
     ]
 
 
-def _save(connection: sa.Connection, event: ContainerEvent, gone: int) -> None:
-    connection.execute(
-        sa.insert(_events).values(
-            sequence=event.sequence,
-            time=event.when.timestamp(),
-            container_id=event.container_id,
-            project_id=event.project_id,
-            kind=event.kind,
-            message=event.message,
-        )
-    )
+def _save(connection: sa.Connection, events: Sequence[ContainerEvent], gone: int) -> None:
+    rows = [
+        {
+            "sequence": event.sequence,
+            "time": event.when.timestamp(),
+            "container_id": event.container_id,
+            "project_id": event.project_id,
+            "kind": event.kind,
+            "message": event.message,
+        }
+        for event in events
+    ]
+    connection.execute(sa.insert(_events), rows)
     connection.execute(sa.delete(_events).where(_events.c.sequence <= gone))

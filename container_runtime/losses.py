@@ -70,7 +70,7 @@ class Losses:
         if container.link is not None:
             await self._maker.drain(container.id, container.link)
         self._executions.end_all(container.id, LostReason.DIED, problem)
-        await self._maker.save(container, EventKind.FAILED, problem)
+        await self._maker.save(container, EventKind.FAILED, message=problem)
 
     async def stop_full(self, container: Container, problem: str) -> None:
         """Stop a container that has written more than it may. Raises `EngineUnavailable`."""

@@ -14,10 +14,10 @@ from datetime import datetime, timedelta
 import structlog
 
 from container_runtime.container import Container
-from container_runtime.creation import PULL_LIMIT, Maker
+from container_runtime.creation import Maker
 from container_runtime.disk import Disk
-from container_runtime.engine import Engine
 from container_runtime.errors import HostDiskFull, ImageNotFound
+from container_runtime.images import Images
 from container_runtime.link import ContainerLost, FileError, SupervisorAway
 from container_runtime.records import ContainerRecord, ContainerRequest, ContainerState, Size
 from workroom.errors import WorkroomError
@@ -28,6 +28,8 @@ WARM_MAX = 64
 """How many containers all pools of a node may hold together."""
 LOOK_EVERY = 10.0
 """Seconds after which pools are looked at though nothing was claimed; failures wait as long."""
+REFILL_PAUSE = 0.3
+"""Seconds after a claim before the engine is made busy again: the first commands come first."""
 HEALTH_LIMIT = timedelta(seconds=1)
 CLOSE_LIMIT = timedelta(seconds=15)
 
@@ -67,7 +69,7 @@ class Pool:
     def __init__(
         self,
         maker: Maker,
-        engine: Engine,
+        images: Images,
         disk: Disk,
         tasks: asyncio.TaskGroup,
         clock: Callable[[], datetime],
@@ -76,7 +78,7 @@ class Pool:
         node_id: str,
     ) -> None:
         self._maker = maker
-        self._engine = engine
+        self._images = images
         self._disk = disk
         self._tasks = tasks
         self._clock = clock
@@ -117,8 +119,10 @@ class Pool:
         assert container.link is not None
         try:
             async with asyncio.timeout(HEALTH_LIMIT.total_seconds()):
-                await container.link.stat(b"/")
-                image = await self._engine.image(container.record.request.image, PULL_LIMIT)
+                image, _ = await asyncio.gather(
+                    self._images.find(container.record.request.image),
+                    container.link.stat(b"/"),
+                )
         except (TimeoutError, SupervisorAway, ContainerLost, FileError, ImageNotFound) as error:
             log.warning("warm container unfit", container_id=container.id, problem=str(error))
             return False
@@ -176,12 +180,13 @@ class Pool:
             try:
                 async with asyncio.timeout(LOOK_EVERY):
                     await self._wanted.wait()
+                await asyncio.sleep(REFILL_PAUSE)
             except TimeoutError:
                 pass
 
     async def _look_at(self, kind: Kind, target: PoolTarget, has_room: Callable[[], bool]) -> None:
         ready = self._ready[kind]
-        image = await self._engine.image(target.image, PULL_LIMIT)
+        image = await self._images.get(target.image)
         for container in [each for each in ready if _other_image(each, image.reference)]:
             if container in ready:
                 ready.remove(container)

@@ -157,7 +157,7 @@ class Suspension:
             await container.link.close()
         self._executions.end_all(container.id, LostReason.DIED, problem)
         container.become(ContainerState.FAILED, failure=problem)
-        await self._maker.save(container, EventKind.FAILED, problem)
+        await self._maker.save(container, EventKind.FAILED, message=problem)
 
 
 async def _outcome(

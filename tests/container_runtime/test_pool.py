@@ -155,8 +155,10 @@ async def test_the_pool_gives_way_when_the_node_is_full(home, engine):
 
 async def test_a_killed_runtimes_pool_is_removed_by_the_next(home, engine):
     async with node_on(home, engine, warm_pool=("base/small=1",)) as node:
-        (warm,) = await filled(node, 1)
-        node.runtime.pool._ready.clear()  # as if it had been killed
+        await filled(node, 1)
+        (left,) = waiting(node)
+        node.runtime.pool._ready.clear()  # as if the process had been killed
+        await left.link.close()
     assert len(engine.containers) == 1
     async with node_on(home, engine) as node:
         assert engine.containers == {}
