@@ -49,7 +49,7 @@ async def test_the_readmes_lines_drive_a_session_with_grpcurl(up, tmp_path):
     lines = lines.replace(DEFAULT_ADDRESS, up.tcp_address())
     done = await shell(up, lines, tmp_path)
     assert done.code == 0, done.err
-    for text in ('"sessionIdle"', '"commandOutputDelta"', '"text": "Linux"', '"exitCode": 0'):
+    for text in ('"session_idle"', '"command_output_delta"', '"text": "Linux"', '"exit_code": 0'):
         assert text in done.out
     for method in ("CreateSession", "WatchEvents", "ListItems", "DeleteSession"):
         assert method in lines
