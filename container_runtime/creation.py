@@ -102,7 +102,7 @@ class Maker:
         await self.save(container, EventKind.CREATED)
         image = await self._images.get(container.record.request.image)
         await self.link(container).open()
-        engine_id = await self._engine.create(await self._spec(container, image))
+        engine_id = await self._create(container, image)
         container.record = replace(
             container.record,
             engine_id=engine_id,
@@ -113,6 +113,26 @@ class Maker:
         container.become(ContainerState.ACTIVE)
         self.attach(container)
         await self.save(container, EventKind.ACTIVE)
+
+    async def _create(self, container: Container, image: Image) -> str:
+        """Have the engine make a container, and hear of it in any case: the engine finishes what
+        it was asked for even when we are cancelled, and then there must be something to undo."""
+
+        async def attempt() -> str | Exception:
+            try:
+                return await self._engine.create(await self._spec(container, image))
+            except Exception as error:
+                return error
+
+        creating = self._tasks.create_task(attempt())
+        try:
+            made = await asyncio.shield(creating)
+        except asyncio.CancelledError:
+            await asyncio.wait([creating])
+            raise
+        if isinstance(made, Exception):
+            raise made
+        return made
 
     async def _spec(self, container: Container, image: Image) -> ContainerSpec:
         bundle, size = self._installation.bundle, self._sizes[container.record.request.size]
