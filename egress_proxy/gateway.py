@@ -126,13 +126,16 @@ class Gateway:
         self.captured.close()
 
     async def _accept_for_ever(self, listener: socket.socket, tasks: asyncio.TaskGroup) -> None:
-        loop = asyncio.get_running_loop()
         with listener:
             while True:
+                await readable(listener)
                 await self._room.acquire()
                 try:
                     await asyncio.sleep(self._bucket.wait_seconds(time.monotonic()))
-                    client, _ = await loop.sock_accept(listener)
+                    client, _ = listener.accept()
+                except BlockingIOError:
+                    self._room.release()
+                    continue
                 except OSError as error:
                     self._room.release()
                     log.warning("not accepted", problem=str(error))

@@ -79,7 +79,8 @@ class Upstream:
 class Node:
     """What a test talks to."""
 
-    def __init__(self, stub: Any, here: Inside, resolver: ScriptedResolver) -> None:
+    def __init__(self, stub: Any, here: Inside, resolver: ScriptedResolver, folder: Path) -> None:
+        self.folder = folder
         self.stub = stub
         self.here = here
         self.resolver = resolver
@@ -156,7 +157,7 @@ async def node(
             running(config, resolver=resolver, limits=limits) as server,
             open_channel(server.address) as channel,
         ):
-            yield Node(rpc.EgressServiceStub(channel), here, resolver)
+            yield Node(rpc.EgressServiceStub(channel), here, resolver, folder)
 
 
 def lookup(name: str, kind: int = 1, resolver: str = "198.18.0.1", tcp: bool = False) -> Any:
