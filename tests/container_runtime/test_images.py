@@ -1,6 +1,7 @@
 """Our own images are built when they are first asked for."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,7 @@ class Builder:
 
 
 async def test_one_build_serves_all_who_ask_and_outlives_those_who_leave(tasks):
-    shelf = Shelf()
+    shelf: Any = Shelf()
     builder = Builder(shelf)
     images = Images(shelf, tasks, builder)
     first, second = [asyncio.create_task(images.get("full")) for _ in range(2)]
@@ -54,7 +55,7 @@ async def test_one_build_serves_all_who_ask_and_outlives_those_who_leave(tasks):
 
 
 async def test_what_is_not_ours_is_not_built(tasks):
-    shelf = Shelf()
+    shelf: Any = Shelf()
     builder = Builder(shelf)
     with pytest.raises(ImageNotFound):
         await Images(shelf, tasks, builder).get("someone/else")
