@@ -73,7 +73,8 @@ async def test_a_build_that_fails_says_why_and_is_tried_again(tasks):
         attempts.append(name)
         raise SetupFailed("no packages today")
 
-    images = Images(Shelf(), tasks, build)
+    shelf: Any = Shelf()
+    images = Images(shelf, tasks, build)
     for _ in range(2):
         with pytest.raises(SetupFailed, match="no packages today"):
             await images.get("full")
