@@ -12,8 +12,8 @@ from container_runtime.runtime import Runtime
 from container_runtime.servicers.context import Context
 from container_runtime.servicers.life_messages import event_message, pool_message, stats_message
 from container_runtime.servicers.messages import container_message, size_limits_messages
-from container_runtime.servicers.paging import page_size, position_of, token_of
 from container_runtime.servicers.requests import container_request, offset
+from workroom.pages import page_size, position_of, token_of
 from workroom.rpc.drain import Drain
 from workroom.runtime.v1 import containers_pb2 as pb
 from workroom.runtime.v1 import containers_pb2_grpc as rpc
@@ -46,10 +46,10 @@ class ContainerServicer(rpc.ContainerServiceServicer):
         self, request: pb.ListContainersRequest, context: Context
     ) -> pb.ListContainersResponse:
         size = page_size(request.page_size)
-        after = position_of(request.page_token).decode("utf-8", "replace")
+        after = (position_of("containers", request.page_token) or b"").decode("utf-8", "replace")
         found = self._runtime.containers.list(dict(request.labels), after, size + 1)
         page = found[:size]
-        token = token_of(page_key(page[-1]).encode()) if len(found) > size else ""
+        token = token_of("containers", page_key(page[-1]).encode()) if len(found) > size else ""
         return pb.ListContainersResponse(
             containers=[container_message(record) for record in page], next_page_token=token
         )

@@ -16,10 +16,9 @@ from container_runtime.servicers import requests
 from container_runtime.servicers.context import Context
 from container_runtime.servicers.messages import chunk_message, execution_message, gap_message
 from container_runtime.servicers.multiplex import Multiplex
-from container_runtime.servicers.paging import page_size, position_of, token_of
 from container_runtime.spool import Gap
 from container_runtime.stdin import write_stdin
-from workroom.errors import InvalidField
+from workroom.pages import number_of, page_size, token_for
 from workroom.rpc.drain import Drain
 from workroom.runtime.v1 import executions_pb2 as pb
 from workroom.runtime.v1 import executions_pb2_grpc as rpc
@@ -86,11 +85,12 @@ class ExecutionServicer(rpc.ExecutionServiceServicer):
         self, request: pb.ListExecutionsRequest, context: Context
     ) -> pb.ListExecutionsResponse:
         size = page_size(request.page_size)
-        after = _number(position_of(request.page_token))
+        scope = f"executions/{request.container_id}"
+        after = number_of(scope, request.page_token) or 0
         self._runtime.containers.get(request.container_id)
         found = await self._executions.list(request.container_id, after, size + 1)
         page = found[:size]
-        token = token_of(str(page[-1][0]).encode()) if len(found) > size else ""
+        token = token_for(scope, page[-1][0]) if len(found) > size else ""
         return pb.ListExecutionsResponse(
             executions=[execution_message(record) for _, record in page], next_page_token=token
         )
@@ -200,10 +200,3 @@ def _watched(found: Chunk | MissingRange | ExecutionRecord) -> pb.WatchExecution
 
 def _bounded(output: BoundedOutput) -> pb.BoundedOutput:
     return pb.BoundedOutput(head=output.head, omitted_bytes=output.omitted, tail=output.tail)
-
-
-def _number(position: bytes) -> int:
-    try:
-        return int(position or b"0")
-    except ValueError:
-        raise InvalidField("page_token", "it is not a token of an earlier page") from None

@@ -15,9 +15,9 @@ from container_runtime.runtime import Runtime
 from container_runtime.servicers import requests
 from container_runtime.servicers.context import Context
 from container_runtime.servicers.messages import file_message
-from container_runtime.servicers.paging import page_size, position_of, token_of
 from container_runtime.supervised import supervised
 from workroom.errors import InvalidField
+from workroom.pages import page_size, position_of, token_of
 from workroom.runtime.v1 import filesystem_pb2 as pb
 from workroom.runtime.v1 import filesystem_pb2_grpc as rpc
 
@@ -55,7 +55,7 @@ class FileServicer(rpc.FileServiceServicer):
     ) -> pb.ListFilesResponse:
         path = requests.path("path", request.path)
         size = page_size(request.page_size, limits.FILE_PAGE, limits.FILE_PAGE_MAX)
-        after = position_of(request.page_token)
+        after = position_of("files", request.page_token) or b""
         async with self._link(request.container_id) as link:
             page = await link.list_files(path, after=after, limit=size, root=request.as_root)
         return pb.ListFilesResponse(
@@ -63,7 +63,7 @@ class FileServicer(rpc.FileServiceServicer):
                 file_message(replace(info, path=posixpath.join(path, info.path)))
                 for info in page.entries
             ],
-            next_page_token="" if page.next_name is None else token_of(page.next_name),
+            next_page_token="" if page.next_name is None else token_of("files", page.next_name),
         )
 
     async def ReadFile(

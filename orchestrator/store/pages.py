@@ -1,19 +1,15 @@
-"""Owns paging: how large a page is, and what the opaque token for the next one says."""
+"""Owns pages of what is stored: which rows one has, so that it fits a message."""
 
-import base64
-import binascii
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Row
 
-from workroom.errors import InvalidField
+from workroom.pages import number_of, page_size, token_for
 
 T = TypeVar("T")
 
-DEFAULT_SIZE = 20
-LARGEST_SIZE = 100
 PAGE_CHARS = 768 * 1024
 """Characters of JSON in one page, unless its first entry alone has more: a page fits a message."""
 
@@ -27,22 +23,11 @@ class PageRequest:
 
     def limit(self) -> int:
         """How many entries the page may have. Errors: `InvalidField`."""
-        if self.size < 0:
-            raise InvalidField("page_size", "must not be negative")
-        return min(self.size, LARGEST_SIZE) or DEFAULT_SIZE
+        return page_size(self.size)
 
     def after(self, scope: str) -> int | None:
         """The last ordinal of the page before; None for the first. Errors: `InvalidField`."""
-        if not self.token:
-            return None
-        try:
-            name, _, ordinal = base64.urlsafe_b64decode(self.token).decode().rpartition(":")
-            number = int(ordinal)
-        except (binascii.Error, ValueError):
-            name, number = "", 0
-        if name != scope or not 0 < number < 2**63:
-            raise InvalidField("page_token", "is not a token that a page before this one gave")
-        return number
+        return number_of(scope, self.token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +45,7 @@ def page_of(
     shown = rows[: _fitting(rows, limit)]
     token = ""
     if len(rows) > len(shown):
-        token = base64.urlsafe_b64encode(f"{scope}:{shown[-1].ordinal}".encode()).decode()
+        token = token_for(scope, shown[-1].ordinal)
     return Page(tuple(read(row) for row in shown), token)
 
 
