@@ -62,6 +62,7 @@ class Attachment:
         self._connected = asyncio.Event()
         self._dying: asyncio.TimerHandle | None = None
         self._beat: asyncio.TimerHandle | None = None
+        self._closed = False
         self.lost = False
 
     @property
@@ -124,6 +125,7 @@ class Attachment:
 
     async def close(self) -> None:
         """Stop listening and end this link's tasks. Executions go on in the container."""
+        self._closed = True
         self._stop_watching()
         for timer in (self._beat, self._dying):
             if timer is not None:
@@ -188,7 +190,9 @@ class Attachment:
     def _made(self, peer: Peer) -> None:
         self._peers.add(peer)
         self._all_gone.clear()
-        if self.lost or (self._expected is not None and peer.pid != self._expected):
+        if self._closed:
+            peer.abort()  # it was on its way when the listener closed
+        elif self.lost or (self._expected is not None and peer.pid != self._expected):
             self._refuse(peer)
         elif self._expected is None:
             peer.pause()

@@ -52,6 +52,11 @@ class Done:
         return result
 
 
+def _heed_interrupts() -> None:
+    """Undoes what a shell does to what it starts in the background: there, Ctrl-C is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Place:
     """A home that nobody else uses."""
 
@@ -83,6 +88,7 @@ class Place:
             stderr=asyncio.subprocess.PIPE,
             limit=2**24,
             start_new_session=True,
+            preexec_fn=_heed_interrupts,
         )
 
     async def start_as(self, uid: int, *words: str, **extra: str) -> asyncio.subprocess.Process:

@@ -130,7 +130,7 @@ async def test_a_turn_is_driven_through_faults_by_a_server_that_streams(up, prot
     assert "sk-e2e" not in done.out + done.err
 
 
-@pytest.mark.parametrize("protocol", ["responses", "chat"])
+@pytest.mark.parametrize("protocol", ["responses", pytest.param("chat", marks=pytest.mark.slow)])
 async def test_the_deployments_own_model_is_used_where_one_is_configured(place, protocol):
     async with running_server() as server:
         server.always = pieces(answering(protocol))

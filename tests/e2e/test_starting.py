@@ -53,6 +53,7 @@ async def test_a_home_of_another_user_is_refused(place):
     refused(done, f"belongs to uid {NOBODY}", "set WORKROOM_HOME to a folder of your own")
 
 
+@pytest.mark.slow
 async def test_a_setting_with_a_typing_error_is_named_with_the_nearest(place):
     done = await place.workroom("up", "--no-setup", ORCHESTRATOR_ADRESS="127.0.0.1:0")
     refused(done, "ORCHESTRATOR_ADRESS", "did you mean ORCHESTRATOR_ADDRESS?")
