@@ -177,8 +177,11 @@ async def test_a_command_that_still_loads_is_interrupted_without_a_traceback(pla
 
     maps = Path(f"/proc/{process.pid}/maps")
 
+    def mapped() -> str:
+        return maps.read_text()
+
     async def loading() -> bool:
-        return "cygrpc" in maps.read_text()
+        return "cygrpc" in mapped()
 
     await until(loading, every=0.002)
     send(process, INT)
