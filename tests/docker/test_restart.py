@@ -77,10 +77,10 @@ async def resumed(calls: Calls, execution_id: str, output: bytearray) -> epb.Exe
 async def test_kill_9_loses_no_byte_of_output(service):
     script = """
         echo once >> /workspace/runs
-        for part in $(seq 30); do seq $part 20000; sleep 0.1; done; exit 6
+        for part in $(seq 100); do seq $part 20000; sleep 0.1; done; exit 6
     """
     expected = b"".join(
-        "".join(f"{n}\n" for n in range(part, 20001)).encode() for part in range(1, 31)
+        "".join(f"{n}\n" for n in range(part, 20001)).encode() for part in range(1, 101)
     )
     output, ended = bytearray(), None
     async with service.calls() as calls:

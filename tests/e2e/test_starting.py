@@ -65,7 +65,7 @@ async def test_a_port_in_use_is_named_and_nothing_stays_up(place):
         words = ("up", "--no-setup", "--detach")
         done = await place.workroom(*words, ORCHESTRATOR_ADDRESS=address)
     refused(done, f"another server listens on {address}", "ORCHESTRATOR_ADDRESS")
-    assert not place.processes()
+    await place.settled()
 
 
 async def test_no_engine_where_one_is_named_is_refused_with_the_cure(place):
@@ -73,7 +73,7 @@ async def test_no_engine_where_one_is_named_is_refused_with_the_cure(place):
     for words in (("run", "hi"), ("up",), ("up", "--detach")):
         done = await place.workroom(*words, DOCKER_HOST=dead)
         refused(done, f"no engine answers at {place.root}/no.sock", "DOCKER_HOST")
-    assert not place.processes()
+    await place.settled()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
@@ -84,7 +84,7 @@ async def test_no_engine_and_no_root_is_refused_with_the_cure(place):
     process = await place.start_as(NOBODY, "run", "hi", DOCKER_HOST=f"unix://{place.root}/no.sock")
     done = await ended(process)
     refused(done, f"no engine answers at {place.root}/no.sock")
-    assert not place.processes()
+    await place.settled()
 
 
 async def test_a_full_disk_is_said_to_be_full(place):

@@ -11,12 +11,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from reviewer.__main__ import running
 from reviewer.config import Config
-from reviewer.errors import DecisionNotFound, RequestIdReused
+from reviewer.errors import DecisionNotFound
 from reviewer.reviews import Reviews
 from reviewer.rules.prefixes import Rules
 from reviewer.servicer import review_request
 from reviewer.store import DecisionStore
-from workroom.errors import InvalidField, NotSupported
+from workroom.errors import InvalidField, NotSupported, WorkroomError
 from workroom.reviewer.v1 import reviewer_pb2 as pb
 from workroom.reviewer.v1 import reviewer_pb2_grpc as rpc
 from workroom.rpc.channel import open_channel, translate_errors
@@ -127,7 +127,7 @@ async def test_the_digest_tells_actions_and_permissions_apart(stub):
 
 async def test_a_request_id_serves_for_one_action(stub):
     await asked(stub, asking())
-    with pytest.raises(RequestIdReused):
+    with pytest.raises(WorkroomError, match="was made before"):
         await asked(stub, asking("pwd"))
     assert (await asked(stub, asking("pwd", project_id="other"))).outcome == ALLOWED
 
