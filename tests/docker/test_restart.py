@@ -74,6 +74,7 @@ async def resumed(calls: Calls, execution_id: str, output: bytearray) -> epb.Exe
     return None
 
 
+@pytest.mark.timeout(120)
 async def test_kill_9_loses_no_byte_of_output(service):
     script = """
         echo once >> /workspace/runs
