@@ -19,7 +19,7 @@ INTERPRETERS := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11
 ENOUGH := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check format protos bench soak setup grpcurl clean clean-all
+.PHONY: help demo test test-all check format protos bench setup grpcurl clean clean-all
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -55,9 +55,6 @@ protos: $(INSTALLED) ## generate the stubs in workroom/*/v1 from protos/
 
 bench: setup ## measure, and compare with what others do; writes benchmarks/out/latest.json
 	$(BIN)/python -m benchmarks
-
-soak: setup ## run under load for a long time and watch what grows
-	$(BIN)/python -m benchmarks.soak
 
 setup: $(INSTALLED) ## a container engine that answers, and the image `base`
 	@$(BIN)/python -m container_runtime.setup all
