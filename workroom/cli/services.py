@@ -137,7 +137,11 @@ async def serving(service: Service, home: Home) -> bool:
 
 
 def die_with(parent: int) -> None:
-    """For a child before exec: asks the kernel for a TERM when the parent dies."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    """For a child before exec: asks the kernel for a HUP when the parent dies.
+
+    The kernel hands the child on from thread to thread of a dying parent and signals each time, so
+    it must be a signal whose repetition means nothing (prctl(2), PR_SET_PDEATHSIG).
+    """
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)
     if os.getppid() != parent:
         os._exit(1)

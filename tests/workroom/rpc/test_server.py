@@ -367,7 +367,7 @@ def spawned(tmp_path):
         process.communicate()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_signal_drains_and_ends_the_process(spawned, number):
     process, path = spawned(5)
     process.send_signal(number)
@@ -388,6 +388,20 @@ async def test_second_signal_ends_the_process_at_once(spawned):
             pass
         process.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(process.wait, 10) == 128 + signal.SIGTERM
+
+
+async def test_repeated_notice_of_a_parents_death_does_not_end_the_process_at_once(spawned):
+    process, path = spawned(0.5)
+    async with open_channel(f"unix:{path}") as channel:
+        call = Caller(channel).unary_stream(text("x"))
+        await call.read()
+        process.send_signal(signal.SIGHUP)
+        while json.loads(await asyncio.to_thread(process.stderr.readline))["event"] != "draining":
+            pass
+        for _ in range(3):
+            process.send_signal(signal.SIGHUP)
+        assert await asyncio.to_thread(process.wait, 10) == 0
+    assert not path.exists()
 
 
 async def test_socket_of_a_killed_server_is_taken_over(spawned, tmp_path):
