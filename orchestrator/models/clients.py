@@ -10,11 +10,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-import httpx
-
 from workroom.errors import InvalidField
+
+if TYPE_CHECKING:
+    # A tenth of the time in which the orchestrator starts: loaded by who asks a model server.
+    import httpx
 
 KEPT_CONNECTIONS = 64
 """Idle connections that are kept, all servers together."""
@@ -50,6 +53,8 @@ class Endpoint:
     api_key: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
+        import httpx
+
         try:
             url = httpx.URL(self.base_url)
         except httpx.InvalidURL as error:
@@ -66,17 +71,17 @@ class Endpoint:
     @property
     def address(self) -> str:
         """The base URL without credentials and without a slash at the end."""
-        url = httpx.URL(self.base_url).copy_with(userinfo=b"")
+        url = self._url().copy_with(userinfo=b"")
         return str(url).rstrip("/")
 
     @property
     def secret(self) -> str:
         """What must not be shown: the key, or the password in the URL."""
-        return self.api_key or httpx.URL(self.base_url).password
+        return self.api_key or self._url().password
 
     @property
     def is_loopback(self) -> bool:
-        host = httpx.URL(self.base_url).host
+        host = self._url().host
         if host == "localhost" or host.endswith(".localhost"):
             return True
         try:
@@ -90,13 +95,18 @@ class Endpoint:
             "accept-encoding": "identity",
             "content-type": "application/json",
         }
-        userinfo = httpx.URL(self.base_url).userinfo
+        userinfo = self._url().userinfo
         if self.api_key:
             return common | {"authorization": f"Bearer {self.api_key}"}
         if userinfo:
             basic = base64.b64encode(unquote(userinfo.decode("ascii")).encode()).decode("ascii")
             return common | {"authorization": f"Basic {basic}"}
         return common
+
+    def _url(self) -> "httpx.URL":
+        import httpx
+
+        return httpx.URL(self.base_url)
 
 
 class HttpClients:
@@ -127,7 +137,7 @@ class HttpClients:
                 await clients._idle.pop().client.aclose()
 
     @asynccontextmanager
-    async def lease(self, endpoint: Endpoint) -> AsyncIterator[httpx.AsyncClient]:
+    async def lease(self, endpoint: Endpoint) -> "AsyncIterator[httpx.AsyncClient]":
         """A client for this server, most likely with a connection to it.
 
         Errors: `TimeoutError` when all connections stay in use.
@@ -144,7 +154,7 @@ class HttpClients:
         finally:
             self._free.release()
 
-    def _take(self, address: str) -> httpx.AsyncClient | None:
+    def _take(self, address: str) -> "httpx.AsyncClient | None":
         """The one used last: its connection is the least likely to have been closed."""
         for idle in reversed(self._idle):
             if idle.address == address:
@@ -152,7 +162,9 @@ class HttpClients:
                 return idle.client
         return None
 
-    def _make(self, endpoint: Endpoint) -> httpx.AsyncClient:
+    def _make(self, endpoint: Endpoint) -> "httpx.AsyncClient":
+        import httpx
+
         if self._trust is None:
             self._trust = httpx.create_ssl_context()
         idle = self._limits.idle.total_seconds()
@@ -174,5 +186,5 @@ class HttpClients:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Idle:
     address: str
-    client: httpx.AsyncClient
+    client: "httpx.AsyncClient"
     since: float

@@ -8,14 +8,16 @@ import json
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
-from typing import Protocol
-
-import httpx
+from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.models.clients import Endpoint, HttpClients, Limits
 from orchestrator.models.faults import Faults
 from orchestrator.models.frames import FrameReader, Garbled
 from orchestrator.models.wire import Frame, Json
+
+if TYPE_CHECKING:
+    # Loaded when a server is asked: see `clients`.
+    import httpx
 
 _MAX_ERROR_BYTES = 64 * 1024
 
@@ -74,7 +76,7 @@ class ModelServer:
                     await response.aclose()
 
     async def _frames(
-        self, response: httpx.Response, faults: Faults, answer: Settling, deadline: float
+        self, response: "httpx.Response", faults: Faults, answer: Settling, deadline: float
     ) -> AsyncGenerator[Frame, None]:
         if response.status_code >= 300:
             said = await self._read_error(response)
@@ -91,8 +93,10 @@ class ModelServer:
                 yield frame
 
     async def _chunks(
-        self, response: httpx.Response, answer: Settling
+        self, response: "httpx.Response", answer: Settling
     ) -> AsyncGenerator[bytes, None]:
+        import httpx
+
         stream = response.aiter_bytes()
         settle = self._limits.settle.total_seconds()
         while True:
@@ -107,8 +111,10 @@ class ModelServer:
                 raise
             yield chunk
 
-    async def _read_error(self, response: httpx.Response) -> bytes:
+    async def _read_error(self, response: "httpx.Response") -> bytes:
         """As much of an error's body as is of use; its status counts even when the body breaks."""
+        import httpx
+
         said = b""
         try:
             async with asyncio.timeout(self._limits.connect.total_seconds()):
@@ -122,6 +128,8 @@ class ModelServer:
 
     @contextmanager
     def _translated(self, faults: Faults) -> Iterator[None]:
+        import httpx
+
         try:
             yield
         except httpx.ConnectTimeout as error:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, create_engine, text
+from sqlalchemy import Connection, Engine, create_engine, inspect, text
 
 from orchestrator.store.database import Database
-from orchestrator.store.migrations import migrate
+from orchestrator.store.migrations import migrate, newest, run_steps
 from orchestrator.store.tables import metadata
 
 
@@ -70,13 +70,56 @@ async def test_what_is_written_is_there_after_closing(tmp_path: Path):
         assert await numbers(database) == list(range(50))
 
 
+def form_of(engine: Engine) -> dict[str, set[str]]:
+    """Every table with its columns, keys and indexes, and the number of the form."""
+    seen = inspect(engine)
+    form = {
+        table: {
+            *(f"{c['name']} {c['type']} {c['nullable']}" for c in seen.get_columns(table)),
+            *(f"index {i['name']} {i['column_names']}" for i in seen.get_indexes(table)),
+            *(f"unique {u['column_names']}" for u in seen.get_unique_constraints(table)),
+            *(f"to {k['referred_table']} {k['options']}" for k in seen.get_foreign_keys(table)),
+            f"key {seen.get_pk_constraint(table)['constrained_columns']}",
+        }
+        for table in seen.get_table_names()
+    }
+    with engine.connect() as connection:
+        number = connection.execute(text("select version_num from alembic_version")).scalar()
+    return form | {"number": {str(number)}}
+
+
 def test_the_migrations_make_the_tables(tmp_path: Path):
     engine = create_engine(f"sqlite:///{tmp_path}/m.sqlite")
-    migrate(engine)
+    with engine.begin() as connection:
+        run_steps(connection)
     migrate(engine)
     with engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
-        assert connection.execute(text("select count(*) from alembic_version")).scalar() == 1
+        assert connection.execute(text("select version_num from alembic_version")).all() == [
+            (newest(),)
+        ]
+    engine.dispose()
+
+
+def test_an_empty_database_gets_the_form_that_the_migrations_lead_to(tmp_path: Path):
+    new = create_engine(f"sqlite:///{tmp_path}/new.sqlite")
+    migrate(new)
+    migrate(new)
+    grown = create_engine(f"sqlite:///{tmp_path}/grown.sqlite")
+    with grown.begin() as connection:
+        run_steps(connection)
+    assert form_of(new) == form_of(grown)
+    new.dispose()
+    grown.dispose()
+
+
+def test_a_database_of_an_earlier_release_is_brought_up_to_date(tmp_path: Path):
+    engine = create_engine(f"sqlite:///{tmp_path}/old.sqlite")
+    with engine.begin() as connection:
+        connection.execute(text("create table alembic_version (version_num varchar(32))"))
+    migrate(engine)
+    migrate(engine)
+    assert "sessions" in form_of(engine)
     engine.dispose()
 
 
