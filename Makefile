@@ -19,7 +19,7 @@ INTERPRETERS := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11
 ENOUGH := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check format protos bench setup grpcurl clean clean-all
+.PHONY: help demo test test-all check format protos bench setup grpcurl postgres clean clean-all
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -30,7 +30,7 @@ demo: setup ## show the whole thing on a small task; needs no model and no key
 test: setup ## all tests but the slow ones
 	$(BIN)/python -m pytest -m "not slow"
 
-test-all: setup grpcurl ## all tests
+test-all: setup grpcurl postgres ## all tests
 	PATH="$(CURDIR)/$(TOOLS):$$PATH" $(BIN)/python -m pytest
 
 check: $(INSTALLED) ## format, lint, types and contracts
@@ -64,6 +64,13 @@ grpcurl: ## fetch grpcurl for the tests that use it, where Go can
 	elif command -v go >/dev/null; then \
 	  echo "go install $(GRPCURL)"; GOBIN="$(CURDIR)/$(TOOLS)" go install $(GRPCURL); \
 	else echo "neither grpcurl nor go is installed: install one of them" >&2; exit 1; fi
+
+postgres: ## fetch PostgreSQL for the tests that use it, where Debian's packages are
+	@if ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null; then :; \
+	elif command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+	  echo "apt-get install postgresql"; \
+	  apt-get -qq update && apt-get -qq install --no-install-recommends postgresql >/dev/null; \
+	else echo "PostgreSQL is not installed: install it (postgresql)" >&2; exit 1; fi
 
 clean: ## remove what these targets have made in this folder
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache build dist *.egg-info \

@@ -22,11 +22,13 @@ from orchestrator.servicers.keys import KeyServicer
 from orchestrator.servicers.sessions import SessionServicer
 from orchestrator.sessions.cleaning import remove_orphaned_blobs, sweep_forever
 from orchestrator.sessions.feed import Feeds
+from orchestrator.sessions.neighbours import Neighbours
 from orchestrator.sessions.sessions import Sessions
 from orchestrator.sessions.workers import Workers
 from orchestrator.store.database import Database
 from orchestrator.store.files import FileStore
 from orchestrator.store.keys import KeyStore
+from orchestrator.store.leases import Leases
 from orchestrator.store.reading import SessionReader
 from orchestrator.store.sessions import SessionStore
 from orchestrator.tools.runner import CommandRunner
@@ -54,21 +56,25 @@ def now() -> datetime:
 async def running(config: Config, home: Home) -> AsyncIterator[Serving]:
     """The orchestrator, taking calls while the body runs and going on with unfinished turns.
 
-    Errors: `AlreadyRunning`, `UnusableKeyFile`, `ScriptInvalid`, `InvalidField`, and those of
-    `serving`.
+    Errors: `AlreadyRunning`, `UnusableKeyFile`, `DatabaseUnavailable`, `ScriptInvalid`,
+    `InvalidField`, and those of `serving`.
     """
     config = config.settled(home)
     assert config.key_file is not None
     vault = Vault.open(config.key_file)
     async with AsyncExitStack() as stack:
         stack.enter_context(_alone(home.db / "orchestrator.lock"))
-        database = await stack.enter_async_context(Database(home.db / "orchestrator.sqlite"))
+        name = home.installation_id()
+        database = await stack.enter_async_context(_database(config, home, name))
+        leases = Leases(database, name, config.lease_time)
+        await stack.enter_async_context(leases.living())
         reader = SessionReader(database)
         vault.unseal(await reader.some_sealed_key())
-        blobs = Blobs(home.db / "blobs", reserve_bytes=config.disk_reserve_bytes)
-        await remove_orphaned_blobs(blobs, reader)
+        blobs = Blobs(config.blob_dir or home.db / "blobs", reserve_bytes=config.disk_reserve_bytes)
+        if not database.is_shared:
+            await remove_orphaned_blobs(blobs, reader)
         feeds = Feeds(now)
-        store = SessionStore(database, feeds.publish, now)
+        store = SessionStore(database, feeds.publish, now, leases)
         providers = await stack.enter_async_context(Providers.open(config.model_settings(), vault))
         runtime = await stack.enter_async_context(open_channel(config.runtime_address))
         egress = await stack.enter_async_context(open_channel(config.egress_address))
@@ -87,6 +93,8 @@ async def running(config: Config, home: Home) -> AsyncIterator[Serving]:
         workers = await stack.enter_async_context(
             Workers(store, reader, feeds, loop, session_environments, now)
         )
+        neighbours = Neighbours(database, leases, reader, feeds, workers, name)
+        await stack.enter_async_context(neighbours.followed())
         await stack.enter_async_context(_sweeping(environments, reader))
         files = FileStore(database)
         keys = KeyStore(database, now)
@@ -118,6 +126,11 @@ async def running(config: Config, home: Home) -> AsyncIterator[Serving]:
         yield await stack.enter_async_context(
             serving(registered, listeners, services=SERVICES, grace=config.grace, drain=drain)
         )
+
+
+def _database(config: Config, home: Home, name: str) -> Database:
+    url = config.database_url.get_secret_value()
+    return Database(url or home.db / "orchestrator.sqlite", name=name)
 
 
 def _verifier(keys: KeyStore) -> Verifier:

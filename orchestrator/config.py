@@ -9,6 +9,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from orchestrator.models.catalog import ModelSettings
+from orchestrator.store.leases import DEFAULT_TIME
 from workroom.paths import Home
 from workroom.rpc.config import from_env
 
@@ -45,6 +46,15 @@ class Config(BaseModel):
     """
     allow_session_endpoints: bool = False
     """Lets callers that are not the owner name model servers for their sessions."""
+    database_url: SecretStr = SecretStr("")
+    """`postgresql://…` where several orchestrators share one; empty: SQLite in the home."""
+    blob_dir: Path | None = None
+    """Contents of files and artifacts; orchestrators that share a database share it, too.
+
+    None: a folder in the home.
+    """
+    lease_time: timedelta = Field(default=DEFAULT_TIME, ge=timedelta(seconds=1))
+    """How long the others wait before they take over from an orchestrator that says nothing."""
     max_steps: int = Field(default=100, ge=1)
     """Answers of the model in one turn."""
     max_turn_time: timedelta = Field(default=timedelta(hours=6), gt=timedelta())

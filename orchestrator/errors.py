@@ -141,6 +141,25 @@ class AlreadyRunning(WorkroomError):
     reason = "ALREADY_RUNNING"
 
 
+class DatabaseUnavailable(WorkroomError):
+    """The database does not answer; whether what was to be written is there is not known."""
+
+    code = grpc.StatusCode.UNAVAILABLE
+    reason = "DATABASE_UNAVAILABLE"
+
+
+class LeaseLost(WorkroomError):
+    """Another orchestrator works on the session: nothing may be written for it here."""
+
+    code = grpc.StatusCode.ABORTED
+    reason = "LEASE_LOST"
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(
+            f"another orchestrator works on session {session_id!r}", session_id=session_id
+        )
+
+
 class UnusableKeyFile(WorkroomError):
     """The key that encrypts secrets at rest cannot be used."""
 

@@ -255,13 +255,17 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TurnProgress:
-    """A turn with what is needed to go on with it. `step` counts the answers recorded."""
+    """A turn with what is needed to go on with it. `step` counts the answers recorded.
+
+    `lease` is the number under which it is worked on; 0 for one that nobody works on here.
+    """
 
     turn: Turn
     project_id: str
     stage: Stage = Stage.QUEUED
     step: int = 0
     cancel_requested: bool = False
+    lease: int = 0
 
 
 @dataclass(frozen=True, slots=True)

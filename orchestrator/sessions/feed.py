@@ -49,6 +49,7 @@ class Backlog:
         self._incomplete = incomplete
         self.overflowed = False
         self.closed = False
+        self._stale = False
 
     def put(self, event: Event) -> None:
         if not self.overflowed:
@@ -62,8 +63,8 @@ class Backlog:
 
     async def take(self) -> Event | None:
         """The next event; None when there is none to come, or the store is to be read again."""
-        while not self._events:
-            if self.closed or self.overflowed:
+        while not self._events or self._stale:
+            if self.closed or self.overflowed or self._stale:
                 return None
             self._arrived.clear()
             await self._arrived.wait()
@@ -73,7 +74,12 @@ class Backlog:
 
     def begin_again(self) -> None:
         """Collect from here on: what comes before is read from the store."""
-        self.overflowed = False
+        self.overflowed = self._stale = False
+
+    def look_again(self) -> None:
+        """There is more in the store than was put here."""
+        self._stale = True
+        self._arrived.set()
 
     def close(self) -> None:
         self.closed = True
@@ -135,6 +141,12 @@ class Feed:
         for backlog in self._backlogs:
             backlog.put(event)
 
+    def catch_up(self, session: Session) -> None:
+        """Have the watchers read what another orchestrator has written."""
+        if session.last_sequence_number > self.last and self.settle(session):
+            for backlog in self._backlogs:
+                backlog.look_again()
+
     def close(self) -> None:
         for backlog in self._backlogs:
             backlog.close()
@@ -183,6 +195,16 @@ class Feeds:
                     after_sequence_number=feed.last,
                 )
             )
+
+    def watched(self) -> Sequence[str]:
+        """The sessions that somebody watches."""
+        return tuple(self._feeds)
+
+    def catch_up(self, session: Session) -> None:
+        """Another orchestrator may have written something: tell those who watch."""
+        feed = self._feeds.get(session.id)
+        if feed is not None:
+            feed.catch_up(session)
 
     def close(self, session_id: str) -> None:
         """End every watch of a session that is no more."""

@@ -9,7 +9,7 @@ from typing import Self
 
 import structlog
 
-from orchestrator.errors import SessionNotFound
+from orchestrator.errors import DatabaseUnavailable, LeaseLost, SessionNotFound, TurnNotFound
 from orchestrator.records import (
     EnvironmentState,
     EventKind,
@@ -23,7 +23,7 @@ from orchestrator.store.log import Draft
 from orchestrator.store.reading import SessionReader
 from orchestrator.store.sessions import Change, SessionStore
 from orchestrator.turns.environment import ENDS, SessionEnvironments
-from orchestrator.turns.failures import understand
+from orchestrator.turns.failures import first_of, understand
 from orchestrator.turns.journal import Journal
 from orchestrator.turns.loop import TurnLoop
 from workroom.errors import WorkroomError
@@ -32,6 +32,9 @@ log = structlog.get_logger(__name__)
 
 CANCEL_TIME = timedelta(seconds=60)
 """How long a cancellation waits for what it cancels."""
+
+_LOOK = timedelta(milliseconds=100)
+"""How often a cancellation looks whether another orchestrator has carried it out."""
 
 
 class Workers:
@@ -91,8 +94,22 @@ class Workers:
         try:
             async with asyncio.timeout(CANCEL_TIME.total_seconds()):
                 await worker.over(turn_id)
+                if worker.elsewhere:
+                    await self._ended_elsewhere(turn_id)
+        except TurnNotFound:
+            log.debug("session is gone", session_id=session_id)
         except TimeoutError:
             log.warning("cancellation goes on", session_id=session_id, turn_id=turn_id)
+
+    def is_busy(self, session_id: str) -> bool:
+        """Whether somebody works on a session here."""
+        return session_id in self._workers
+
+    def heed(self, session_id: str, turn_id: str) -> None:
+        """A cancellation of this turn was recorded elsewhere: carry it out if it runs here."""
+        worker = self._workers.get(session_id)
+        if worker is not None:
+            worker.interrupt(turn_id)
 
     async def dismiss(self, session_id: str) -> None:
         """Return when nobody works on a session any more."""
@@ -105,11 +122,18 @@ class Workers:
         structlog.contextvars.bind_contextvars(session_id=worker.session_id)
         try:
             await self._work_through(worker)
-        except SessionNotFound:
-            log.debug("session is gone")
-        except Exception:
-            # The database itself fails: the turn stays as it is on disk, for the next start.
-            log.exception("work on a session stopped")
+        except Exception as error:
+            match first_of(error):
+                case SessionNotFound():
+                    log.debug("session is gone")
+                case LeaseLost():
+                    worker.elsewhere = True
+                    log.debug("another orchestrator works on the session")
+                case DatabaseUnavailable() as unavailable:
+                    log.warning("work on a session stopped", detail=unavailable.message)
+                case _:
+                    # The turn stays as it is on disk, for the next start.
+                    log.exception("work on a session stopped")
         finally:
             worker.finish()
             if self._workers.get(worker.session_id) is worker:
@@ -153,9 +177,14 @@ class Workers:
             worker.ended(turn_id)
         return await self._reader.get(worker.session_id), items
 
+    async def _ended_elsewhere(self, turn_id: str) -> None:
+        while not (await self._reader.get_turn(turn_id)).state.is_final:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK.total_seconds())
+
     async def _prepare(self, session: Session) -> Session:
         """Make the environment of a session that has no input yet."""
-        change = Change(session.id, session.project_id)
+        lease = await self._store.hold(session.id)
+        change = Change(session.id, session.project_id, lease=lease)
         try:
             environment = await self._environments.prepare(session)
         except (WorkroomError, ExceptionGroup) as error:
@@ -183,6 +212,7 @@ class _Worker:
         self.task: asyncio.Task[None] | None = None
         self.again = False
         self.prepared = False
+        self.elsewhere = False
         self._turn_id = ""
         self._turn: asyncio.Task[None] | None = None
         self._interrupted: set[str] = set()

@@ -4,9 +4,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from sqlalchemy import Connection, Row, bindparam, insert, select, update
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Row,
+    bindparam,
+    insert,
+    literal_column,
+    or_,
+    select,
+    update,
+)
 
-from orchestrator.errors import SessionNotFound
+from orchestrator.errors import LeaseLost, SessionNotFound
 from orchestrator.records import Environment, Event, EventKind, Payload, SessionState, Usage
 from orchestrator.store import codec
 from orchestrator.store.prepared import Prepared
@@ -22,9 +32,13 @@ class Draft:
     turn_id: str = ""
 
 
+_LEASE = bindparam("lease", type_=BigInteger)
 _COUNTING = (
     update(sessions)
-    .where(sessions.c.id == bindparam("session"))
+    .where(
+        sessions.c.id == bindparam("session"),
+        or_(_LEASE == literal_column("0"), sessions.c.lease == _LEASE),
+    )
     .values(
         last_sequence_number=sessions.c.last_sequence_number + bindparam("count"),
         last_active_time=bindparam("now"),
@@ -39,6 +53,8 @@ _SET_STATE = (
     .where(sessions.c.id == bindparam("session"))
     .values(state=bindparam("new_state"), error=bindparam("new_error"))
 )
+_REST = _SET_STATE.values(holder="")
+_EXISTS = select(sessions.c.id).where(sessions.c.id == bindparam("session"))
 _AFTER = (
     select(events)
     .where(
@@ -56,13 +72,17 @@ def append(
     drafts: Sequence[Draft],
     now: datetime,
     usage: Usage | None = None,
+    lease: int = 0,
 ) -> tuple[Event, ...]:
     """Number the events and add them; with `usage` that is the session's from now on.
 
-    Errors: `SessionNotFound`.
+    With a `lease`, only whoever holds the session under this number may.
+
+    Errors: `SessionNotFound`, `LeaseLost`.
     """
     row: dict[str, object] = {
         "session": session_id,
+        "lease": lease,
         "count": len(drafts),
         "now": codec.to_micros(now),
     }
@@ -72,6 +92,8 @@ def append(
         row["new_usage"] = codec.USAGE.write(usage)
         counted = _COUNT_AND_USE.returned(connection, row)
     if counted is None:
+        if lease and connection.execute(_EXISTS, {"session": session_id}).first() is not None:
+            raise LeaseLost(session_id)
         raise SessionNotFound(session_id)
     last, project_id = counted
     numbered = tuple(
@@ -93,9 +115,13 @@ def append(
 def set_state(
     connection: Connection, session_id: str, state: SessionState, error: str = ""
 ) -> None:
-    """Change the state of a session; the event that says so is appended by the caller."""
+    """Change the state of a session; the event that says so is appended by the caller.
+
+    Where nothing is to be done any more, nobody holds it.
+    """
+    statement = _SET_STATE if state is SessionState.IN_PROGRESS else _REST
     connection.execute(
-        _SET_STATE, {"session": session_id, "new_state": state.value, "new_error": error}
+        statement, {"session": session_id, "new_state": state.value, "new_error": error}
     )
 
 

@@ -3,7 +3,15 @@
 from collections.abc import Mapping, Sequence
 
 from orchestrator.errors import ArtifactNotFound, SessionNotFound, TurnNotFound
-from orchestrator.records import Artifact, EnvironmentState, Event, Item, Session, Turn
+from orchestrator.records import (
+    Artifact,
+    EnvironmentState,
+    Event,
+    Item,
+    Session,
+    Turn,
+    TurnState,
+)
 from orchestrator.store import conversation, log, rows
 from orchestrator.store.database import Database
 from orchestrator.store.pages import Page, PageRequest
@@ -36,6 +44,13 @@ class SessionReader:
         if found is None:
             raise TurnNotFound(turn_id)
         return found.turn
+
+    async def cancelled_turn(self, session_id: str) -> str:
+        """The turn in progress whose cancellation is recorded; empty where there is none."""
+        running = await self._database.read(
+            lambda c: conversation.turns_in(c, session_id, TurnState.IN_PROGRESS)
+        )
+        return next((p.turn.id for p in running if p.cancel_requested), "")
 
     async def list_turns(self, session_id: str, request: PageRequest) -> Page[Turn]:
         """Turns, oldest first. Errors: `SessionNotFound`, `InvalidField`."""

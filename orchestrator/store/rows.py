@@ -64,6 +64,7 @@ _ONE_SESSION = _SESSION.where(sessions.c.id == bindparam("session"))
 _HEAD = select(sessions.c.project_id, sessions.c.state, sessions.c.error).where(
     sessions.c.id == bindparam("session")
 )
+_LOCKED_HEAD = _HEAD.with_for_update()
 _UPDATE_ENVIRONMENT = (
     update(environments)
     .where(environments.c.id == bindparam("environment"))
@@ -124,9 +125,12 @@ def session(connection: Connection, session_id: str) -> Session | None:
     return None if row is None else _session(row)
 
 
-def session_head(connection: Connection, session_id: str) -> SessionHead:
-    """Errors: `SessionNotFound`."""
-    row = connection.execute(_HEAD, {"session": session_id}).first()
+def session_head(connection: Connection, session_id: str, *, lock: bool = False) -> SessionHead:
+    """With `lock` nobody else changes the session before the transaction's end.
+
+    Errors: `SessionNotFound`.
+    """
+    row = connection.execute(_LOCKED_HEAD if lock else _HEAD, {"session": session_id}).first()
     if row is None:
         raise SessionNotFound(session_id)
     return SessionHead(row.project_id, SessionState(row.state), row.error)

@@ -30,6 +30,7 @@ from orchestrator.records import (
 )
 from orchestrator.store import conversation, log, rows
 from orchestrator.store.database import Database, Operation
+from orchestrator.store.leases import Leases, give_back
 from orchestrator.store.log import Draft
 from orchestrator.store.requests import RequestId, find_answered, remember
 
@@ -40,7 +41,10 @@ Clock = Callable[[], datetime]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one step writes, all or nothing. `usage` is the session's, as it is from now on."""
+    """What one step writes, all or nothing. `usage` is the session's, as it is from now on.
+
+    `lease` is the number under which the session is worked on; 0 for what everybody may do.
+    """
 
     session_id: str
     project_id: str
@@ -51,6 +55,7 @@ class Change:
     environment: Environment | None = None
     artifacts: tuple[Artifact, ...] = ()
     usage: Usage | None = None
+    lease: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +77,13 @@ class Cancelled:
 class SessionStore:
     """Sessions on disk. Methods that change something return when it is on disk."""
 
-    def __init__(self, database: Database, publish: Publish, clock: Clock) -> None:
+    def __init__(
+        self, database: Database, publish: Publish, clock: Clock, leases: Leases | None = None
+    ) -> None:
         self._database = database
         self._publish = publish
         self._clock = clock
+        self._leases = leases or Leases(database)
 
     async def create(
         self, session: Session, first: Input | None, request: RequestId | None
@@ -103,7 +111,7 @@ class SessionStore:
             appended = log.append(connection, session.id, drafts, self._clock())
             return (session.id, first.turn.id if first else ""), appended
 
-        return await self._write(operation)
+        return await self._write(session.id, operation)
 
     async def submit(
         self, session_id: str, arriving: Input, request: RequestId | None, *, limit: int
@@ -114,7 +122,7 @@ class SessionStore:
         """
 
         def operation(connection: Connection) -> tuple[Turn, tuple[Event, ...]]:
-            head = rows.session_head(connection, session_id)
+            head = rows.session_head(connection, session_id, lock=True)
             known = find_answered(connection, request)
             if known is not None:
                 return conversation.turn(connection, known).turn, ()
@@ -129,34 +137,50 @@ class SessionStore:
                 log.set_state(connection, session_id, SessionState.IN_PROGRESS)
             return arriving.turn, log.append(connection, session_id, drafts, self._clock())
 
-        return await self._write(operation)
+        return await self._write(session_id, operation)
 
     async def begin_turn(self, session_id: str) -> TurnProgress | None:
-        """The turn to work on: the one in progress, else the first that waits, begun now."""
+        """The turn to work on: the one in progress, else the first that waits, begun now.
+
+        The session is held from now on. Errors: `SessionNotFound`; `LeaseLost` when another
+        orchestrator holds it.
+        """
 
         def operation(connection: Connection) -> tuple[TurnProgress | None, tuple[Event, ...]]:
+            lease = self._leases.take(connection, session_id)
             running = conversation.turns_in(connection, session_id, TurnState.IN_PROGRESS)
             if running:
-                return running[0], ()
+                return replace(running[0], lease=lease), ()
             waiting = conversation.turns_in(connection, session_id, TurnState.QUEUED)
             if not waiting:
+                give_back(connection, session_id, lease)
                 return None, ()
             now = self._clock()
             turn = replace(waiting[0].turn, state=TurnState.IN_PROGRESS, start_time=now)
-            begun = replace(waiting[0], turn=turn, stage=Stage.PREPARING)
+            begun = replace(waiting[0], turn=turn, stage=Stage.PREPARING, lease=lease)
             conversation.update_turn(connection, begun)
             draft = Draft(EventKind.TURN_IN_PROGRESS, turn, turn.id)
             return begun, log.append(connection, session_id, [draft], now)
 
-        return await self._write(operation)
+        return await self._write(session_id, operation)
+
+    async def hold(self, session_id: str) -> int:
+        """Hold a session on which work is to be done that is no turn; returns the lease.
+
+        Errors: `SessionNotFound`; `LeaseLost` when another orchestrator holds it.
+        """
+        return await self._database.write(lambda c: self._leases.take(c, session_id))
 
     async def record(self, change: Change) -> None:
-        """Write a step. Errors: `SessionNotFound` when the session was deleted meanwhile."""
+        """Write a step.
+
+        Errors: `SessionNotFound` when the session was deleted meanwhile; `LeaseLost`.
+        """
 
         def operation(connection: Connection) -> tuple[None, tuple[Event, ...]]:
             return None, self._apply(connection, change, change.drafts)
 
-        await self._write(operation)
+        await self._write(change.session_id, operation)
 
     async def end_turn(
         self,
@@ -177,6 +201,7 @@ class SessionStore:
 
         def operation(connection: Connection) -> tuple[None, tuple[Event, ...]]:
             now = self._clock()
+            rows.session_head(connection, change.session_id, lock=True)
             current = conversation.turn(connection, turn_id)
             if current.turn.state.is_final:
                 return None, ()
@@ -191,13 +216,13 @@ class SessionStore:
             drafts += self._after_turn(connection, change.session_id, failure, now)
             return None, self._apply(connection, change, drafts)
 
-        await self._write(operation)
+        await self._write(change.session_id, operation)
 
     async def request_cancel(self, session_id: str) -> Cancelled:
         """Cancel what waits and mark what runs. Errors: `SessionNotFound`."""
 
         def operation(connection: Connection) -> tuple[Cancelled, tuple[Event, ...]]:
-            rows.session_head(connection, session_id)
+            rows.session_head(connection, session_id, lock=True)
             now = self._clock()
             queued = [
                 self._end_unbegun(connection, waiting, TurnState.CANCELLED, now)
@@ -212,25 +237,30 @@ class SessionStore:
             found = Cancelled(running[0].turn if running else None, tuple(queued))
             return found, log.append(connection, session_id, drafts, now) if drafts else ()
 
-        return await self._write(operation)
+        return await self._write(session_id, operation)
 
     async def fail(self, change: Change, error: str) -> None:
         """Write that a session without a running turn cannot go on; what waits fails with it."""
 
         def operation(connection: Connection) -> tuple[None, tuple[Event, ...]]:
+            rows.session_head(connection, change.session_id, lock=True)
             drafts = list(change.drafts)
             drafts += self._after_turn(connection, change.session_id, error, self._clock())
             return None, self._apply(connection, change, drafts)
 
-        await self._write(operation)
+        await self._write(change.session_id, operation)
 
     async def delete(self, session_id: str) -> bool:
         """Forget a session and all that is in it; says whether there was one."""
-        return await self._database.write(lambda c: rows.delete_session(c, session_id))
+        return await self._database.write(
+            lambda c: rows.delete_session(c, session_id), about=session_id
+        )
 
-    async def _write(self, operation: Operation[tuple[T, tuple[Event, ...]]]) -> T:
+    async def _write(self, session_id: str, operation: Operation[tuple[T, tuple[Event, ...]]]) -> T:
         result, _ = await self._database.write(
-            operation, lambda written: self._publish(written[1]) if written[1] else None
+            operation,
+            lambda written: self._publish(written[1]) if written[1] else None,
+            about=session_id,
         )
         return result
 
@@ -246,7 +276,9 @@ class SessionStore:
     def _apply(
         self, connection: Connection, change: Change, drafts: Sequence[Draft]
     ) -> tuple[Event, ...]:
-        appended = log.append(connection, change.session_id, drafts, self._clock(), change.usage)
+        appended = log.append(
+            connection, change.session_id, drafts, self._clock(), change.usage, change.lease
+        )
         project_id = change.project_id
         if change.added:
             conversation.insert_items(connection, project_id, change.added)

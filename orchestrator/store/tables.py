@@ -33,11 +33,21 @@ sessions = Table(
     Column("last_sequence_number", BigInteger, nullable=False),
     Column("create_time", BigInteger, nullable=False),
     Column("last_active_time", BigInteger, nullable=False),
+    Column("holder", String(64), nullable=False, server_default=""),
+    Column("lease", BigInteger, nullable=False, server_default="0"),
     Column("error", Text, nullable=False),
     Column("usage", Text, nullable=False),
     Column("body", Text, nullable=False),
     Index("sessions_by_project", "project_id", "ordinal"),
     sqlite_autoincrement=True,
+)
+
+orchestrators = Table(
+    "orchestrators",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("project_id", String(64), nullable=False),
+    Column("alive_until", BigInteger, nullable=False),
 )
 
 session_metadata = Table(

@@ -96,7 +96,8 @@ class Journal:
     ) -> None:
         """Write a step, all or nothing; `usage` is added to what the turn and the session used.
 
-        Errors: `SessionNotFound` when the session was deleted meanwhile.
+        Errors: `SessionNotFound` when the session was deleted meanwhile; `LeaseLost` when another
+        orchestrator works on it.
         """
         session = self.session
         if usage is not None:
@@ -116,6 +117,7 @@ class Journal:
                 progress=progress,
                 environment=environment,
                 usage=None if usage is None else session.usage,
+                lease=self.progress.lease,
             )
         )
         self.session = replace(self.session, usage=session.usage, environment=session.environment)

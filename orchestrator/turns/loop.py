@@ -14,7 +14,12 @@ from datetime import timedelta
 
 import structlog
 
-from orchestrator.errors import SessionNotFound, TurnNotFound
+from orchestrator.errors import (
+    DatabaseUnavailable,
+    LeaseLost,
+    SessionNotFound,
+    TurnNotFound,
+)
 from orchestrator.models.model import FinishReason
 from orchestrator.records import (
     AssistantMessage,
@@ -32,7 +37,7 @@ from orchestrator.store.sessions import Change, SessionStore
 from orchestrator.turns.acting import Acting
 from orchestrator.turns.answer import Answer
 from orchestrator.turns.environment import ENDS, SessionEnvironments
-from orchestrator.turns.failures import Failure, TurnFailed, understand
+from orchestrator.turns.failures import Failure, TurnFailed, first_of, understand
 from orchestrator.turns.journal import Journal
 from orchestrator.turns.ports import Assemble, Models
 from workroom.errors import WorkroomError
@@ -75,13 +80,19 @@ class TurnLoop:
 
         Returns early when the session was deleted meanwhile. Cancelled, it leaves the turn as it
         is, to be gone on with by another call or ended by `cancel`.
+
+        Errors: `LeaseLost`, `DatabaseUnavailable`: the turn is left as it is, for whoever holds
+        the session next.
         """
         try:
             async with asyncio.timeout(self._time_left(journal).total_seconds()) as time:
                 await self._advance(journal)
         except (Exception, ExceptionGroup) as error:
-            if isinstance(error, SessionNotFound | TurnNotFound):
-                return
+            match first_of(error):
+                case SessionNotFound() | TurnNotFound():
+                    return
+                case (LeaseLost() | DatabaseUnavailable()) as elsewhere:
+                    raise elsewhere from error
             if isinstance(error, TimeoutError) and time.expired():
                 error = TurnFailed(
                     "request_timeout", f"the turn took longer than {self._limits.time}"
@@ -199,7 +210,7 @@ class TurnLoop:
 
 
 def _ending(journal: Journal) -> Change:
-    return Change(journal.session.id, journal.session.project_id)
+    return Change(journal.session.id, journal.session.project_id, lease=journal.progress.lease)
 
 
 def _check_finish(finish: FinishReason) -> None:

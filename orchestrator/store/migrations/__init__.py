@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Engine, inspect, text
 from orchestrator.store.tables import metadata
 
 _STEP = re.compile(r"v(\d+)_\w+\.py")
+_LOCK = 0x776F726B
 
 
 def newest() -> str:
@@ -23,6 +24,9 @@ def newest() -> str:
 def migrate(engine: Engine) -> None:
     """Bring the database to the form that this release needs; does nothing when it has it."""
     with engine.begin() as connection:
+        if engine.dialect.name == "postgresql":
+            # Orchestrators that start at the same time do it one after the other.
+            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
         tables = inspect(connection).get_table_names()
         if not tables:
             _make(connection)

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ class Peers:
     runtime: FakeRuntime
     egress: FakeEgress
     reviewer: FakeReviewer
+    database_url: str = ""
 
     def settings(self, **settings: object) -> dict[str, object]:
         return {
@@ -40,11 +42,13 @@ class Peers:
             "egress_address": self.egress.address,
             "reviewer_address": self.reviewer.address,
             "key_file": self.directory / "key",
+            "database_url": self.database_url,
+            "lease_time": timedelta(seconds=2),
             "disk_reserve_bytes": 0,
         } | settings
 
-    def home(self) -> Home:
-        root = self.directory / "home"
+    def home(self, name: str = "home") -> Home:
+        root = self.directory / name
         root.mkdir(exist_ok=True)
         return Home(root).create()
 
@@ -67,13 +71,13 @@ def short_path() -> Iterator[Path]:
 
 
 @pytest.fixture
-async def peers(short_path: Path) -> AsyncIterator[Peers]:
+async def peers(short_path: Path, database_url: str) -> AsyncIterator[Peers]:
     async with (
         FakeRuntime(short_path).serving() as runtime,
         FakeEgress(short_path).serving() as egress,
         FakeReviewer(short_path).serving() as reviewer,  # type: ignore[abstract]
     ):
-        yield Peers(short_path, runtime, egress, reviewer)
+        yield Peers(short_path, runtime, egress, reviewer, database_url)
 
 
 @pytest.fixture

@@ -1,15 +1,12 @@
 """An orchestrator that is killed at any moment leaves a turn that ends as if nothing had been."""
 
 import asyncio
-import os
-import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 
 from tests.orchestrator.service.conftest import Peers, container, items, scripted
-from workroom.client import Client
+from tests.orchestrator.service.process import Process
 from workroom.orchestrator.v1 import events_pb2, turns_pb2
 from workroom.orchestrator.v1 import sessions_pb2 as pb
 
@@ -53,50 +50,6 @@ BOUNDARIES = {
     ),
     "artifact published": lambda e: e.HasField("artifact_published"),
 }  # fmt: skip
-
-
-class Process:
-    """`python -m orchestrator`, which can be killed and started again."""
-
-    def __init__(self, peers: Peers) -> None:
-        self._peers = peers
-        self._process: asyncio.subprocess.Process | None = None
-
-    async def start(self) -> None:
-        names = ("runtime_address", "egress_address", "reviewer_address", "key_file", "address")
-        settings = self._peers.settings()
-        environ = {f"ORCHESTRATOR_{name.upper()}": str(settings[name]) for name in names}
-        log = (self._peers.directory / "orchestrator.log").open("ab")
-        with log:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "orchestrator",
-                env={
-                    **os.environ,
-                    **environ,
-                    "WORKROOM_HOME": str(self._peers.home().root),
-                    "ORCHESTRATOR_DISK_RESERVE_BYTES": "0",
-                },
-                stdout=log,
-                stderr=log,
-            )
-
-    async def kill(self) -> None:
-        assert self._process is not None
-        if self._process.returncode is None:
-            self._process.kill()
-        await self._process.wait()
-
-    @asynccontextmanager
-    async def client(self) -> AsyncIterator[Client]:
-        """A client of the process that runs now, once it answers."""
-        address = f"unix:{self._peers.home().socket('orchestrator')}"
-        async with Client.connect(address) as client:
-            await client.sessions.ListSessions(
-                pb.ListSessionsRequest(), wait_for_ready=True, timeout=20
-            )
-            yield client
 
 
 @pytest.fixture

@@ -1,22 +1,31 @@
 """One writer, many waiters: what is together in a transaction, and what a failure takes with it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, Engine, create_engine, inspect, text
+from sqlalchemy import Connection, Engine, inspect, text
 
+from orchestrator.errors import DatabaseUnavailable
 from orchestrator.store.database import Database
+from orchestrator.store.engines import open_engines
 from orchestrator.store.migrations import migrate, newest, run_steps
 from orchestrator.store.tables import metadata
+from tests.postgres import Cluster
+from workroom.errors import InvalidField
 
 
 @pytest.fixture
-async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    async with Database(tmp_path / "db" / "test.sqlite") as database:
+def where(tmp_path: Path, database_url: str) -> Path | str:
+    return database_url or tmp_path / "db" / "test.sqlite"
+
+
+@pytest.fixture
+async def database(where: Path | str) -> AsyncIterator[Database]:
+    async with Database(where) as database:
         await database.write(
             lambda c: c.execute(text("create table t (n integer unique)")).rowcount
         )
@@ -61,12 +70,12 @@ async def test_a_caller_that_is_cancelled_does_not_undo_its_write(database: Data
     assert await numbers(database) == [1, 2]
 
 
-async def test_what_is_written_is_there_after_closing(tmp_path: Path):
-    async with Database(tmp_path / "x.sqlite") as database:
+async def test_what_is_written_is_there_after_closing(where: Path | str):
+    async with Database(where) as database:
         await database.write(lambda c: c.execute(text("create table t (n integer)")).rowcount)
         pending = [database.write(insert(n)) for n in range(50)]
     await asyncio.gather(*pending)
-    async with Database(tmp_path / "x.sqlite") as database:
+    async with Database(where) as database:
         assert await numbers(database) == list(range(50))
 
 
@@ -88,8 +97,14 @@ def form_of(engine: Engine) -> dict[str, set[str]]:
     return form | {"number": {str(number)}}
 
 
-def test_the_migrations_make_the_tables(tmp_path: Path):
-    engine = create_engine(f"sqlite:///{tmp_path}/m.sqlite")
+@pytest.fixture
+def engine(where: Path | str) -> Iterator[Engine]:
+    engines = open_engines(Database(where).url)
+    yield engines.writing
+    engines.dispose()
+
+
+def test_the_migrations_make_the_tables(engine: Engine):
     with engine.begin() as connection:
         run_steps(connection)
     migrate(engine)
@@ -98,30 +113,55 @@ def test_the_migrations_make_the_tables(tmp_path: Path):
         assert connection.execute(text("select version_num from alembic_version")).all() == [
             (newest(),)
         ]
-    engine.dispose()
 
 
-def test_an_empty_database_gets_the_form_that_the_migrations_lead_to(tmp_path: Path):
-    new = create_engine(f"sqlite:///{tmp_path}/new.sqlite")
-    migrate(new)
-    migrate(new)
-    grown = create_engine(f"sqlite:///{tmp_path}/grown.sqlite")
-    with grown.begin() as connection:
+def test_an_empty_database_gets_the_form_that_the_migrations_lead_to(engine: Engine):
+    migrate(engine)
+    migrate(engine)
+    new = form_of(engine)
+    with engine.begin() as connection:
+        metadata.drop_all(connection)
+        connection.execute(text("drop table alembic_version"))
+    with engine.begin() as connection:
         run_steps(connection)
-    assert form_of(new) == form_of(grown)
-    new.dispose()
-    grown.dispose()
+    assert form_of(engine) == new
 
 
-def test_a_database_of_an_earlier_release_is_brought_up_to_date(tmp_path: Path):
-    engine = create_engine(f"sqlite:///{tmp_path}/old.sqlite")
+def test_a_database_of_an_earlier_release_is_brought_up_to_date(engine: Engine):
     with engine.begin() as connection:
         connection.execute(text("create table alembic_version (version_num varchar(32))"))
     migrate(engine)
     migrate(engine)
     assert "sessions" in form_of(engine)
-    engine.dispose()
 
 
 def test_every_table_says_which_project_its_rows_belong_to():
     assert all("project_id" in table.c for table in metadata.tables.values())
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "mysql://x/y", "nothing", ":memory:"])
+def test_a_database_that_is_not_known_is_refused(url: str):
+    with pytest.raises(InvalidField) as refused:
+        Database(url)
+    assert refused.value.field == "database_url"
+
+
+async def test_a_database_that_does_not_answer_is_said_to(tmp_path: Path):
+    database = Database(f"postgresql://nobody:secret@/x?host={tmp_path}")
+    with pytest.raises(DatabaseUnavailable) as unavailable:
+        await database.__aenter__()
+    assert "secret" not in unavailable.value.message
+
+
+@pytest.mark.slow
+async def test_a_connection_that_is_cut_is_made_again(cluster: Callable[[], Cluster]):
+    url = cluster().database("cut")
+    async with Database(url) as database:
+        await database.write(lambda c: c.execute(text("create table t (n integer)")).rowcount)
+        await database.write(insert(1))
+        assert await numbers(database) == [1]
+        cluster().disconnect("cut")
+        await database.write(insert(2))
+        assert await numbers(database) == [1, 2]
+        cluster().disconnect("cut")
+        assert await numbers(database) == [1, 2]
