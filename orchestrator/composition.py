@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+from orchestrator.agents import Agents
 from orchestrator.blobs import Blobs
 from orchestrator.config import Config
 from orchestrator.context import assemble
@@ -17,6 +18,7 @@ from orchestrator.files import Files
 from orchestrator.providers import Providers
 from orchestrator.reviews import Reviews
 from orchestrator.secrets import Vault
+from orchestrator.servicers.agents import AgentServicer
 from orchestrator.servicers.files import FileServicer
 from orchestrator.servicers.keys import KeyServicer
 from orchestrator.servicers.sessions import SessionServicer
@@ -25,6 +27,7 @@ from orchestrator.sessions.feed import Feeds
 from orchestrator.sessions.neighbours import Neighbours
 from orchestrator.sessions.sessions import Sessions
 from orchestrator.sessions.workers import Workers
+from orchestrator.store.agents import AgentStore
 from orchestrator.store.database import Database
 from orchestrator.store.files import FileStore
 from orchestrator.store.keys import KeyStore
@@ -43,6 +46,7 @@ from workroom.rpc.server import Listener, Serving, serving
 
 SERVICES = (
     "workroom.orchestrator.v1.SessionService",
+    "workroom.orchestrator.v1.AgentService",
     "workroom.orchestrator.v1.FileService",
     "workroom.orchestrator.v1.KeyService",
 )
@@ -98,6 +102,8 @@ async def running(config: Config, home: Home) -> AsyncIterator[Serving]:
         await stack.enter_async_context(_sweeping(environments, reader))
         files = FileStore(database)
         keys = KeyStore(database, now)
+        agent_store = AgentStore(database)
+        agents = Agents(agent_store, providers, vault, now)
         drain = Drain()
         sessions = Sessions(
             store=store,
@@ -106,9 +112,8 @@ async def running(config: Config, home: Home) -> AsyncIterator[Serving]:
             blobs=blobs,
             feeds=feeds,
             workers=workers,
-            providers=providers,
+            agents=agents,
             environments=environments,
-            vault=vault,
             clock=now,
         )
         servicer = SessionServicer(
@@ -119,6 +124,9 @@ async def running(config: Config, home: Home) -> AsyncIterator[Serving]:
         )
         registered = (
             servicer.register,
+            AgentServicer(
+                agents, agent_store, anyone_may_name_endpoints=config.allow_session_endpoints
+            ).register,
             FileServicer(Files(files, blobs, now), files).register,
             KeyServicer(keys).register,
         )

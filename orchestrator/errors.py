@@ -15,6 +15,16 @@ class SessionNotFound(WorkroomError):
         super().__init__(f"there is no session {session_id!r}", session_id=session_id)
 
 
+class AgentNotFound(WorkroomError):
+    """There is no such saved agent."""
+
+    code = grpc.StatusCode.NOT_FOUND
+    reason = "AGENT_NOT_FOUND"
+
+    def __init__(self, agent_id: str) -> None:
+        super().__init__(f"there is no agent {agent_id!r}", agent_id=agent_id)
+
+
 class TurnNotFound(WorkroomError):
     """There is no such turn."""
 

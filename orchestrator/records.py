@@ -117,6 +117,19 @@ class Agent:
 
 
 @dataclass(frozen=True, slots=True)
+class SavedAgent:
+    """An agent that is kept for many sessions; what is empty in it is settled by each of them."""
+
+    id: str
+    project_id: str
+    name: str
+    agent: Agent
+    metadata: Mapping[str, str]
+    create_time: datetime
+    update_time: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class NetworkPolicy:
     access: Access = Access.DISABLED
     allowed_domains: tuple[str, ...] = ()
@@ -216,6 +229,7 @@ class Session:
     usage: Usage = field(default_factory=Usage)
     error: str = ""
     last_sequence_number: int = 0
+    agent_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

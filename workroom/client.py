@@ -19,6 +19,7 @@ import grpc
 
 from workroom.errors import InvalidField, WorkroomError
 from workroom.orchestrator.v1 import (
+    agents_pb2_grpc,
     events_pb2,
     files_pb2,
     files_pb2_grpc,
@@ -29,6 +30,7 @@ from workroom.orchestrator.v1 import (
 from workroom.rpc.channel import open_channel, translate_errors
 
 if TYPE_CHECKING:
+    from workroom.orchestrator.v1.agents_pb2_grpc import AgentServiceAsyncStub
     from workroom.orchestrator.v1.files_pb2_grpc import FileServiceAsyncStub
     from workroom.orchestrator.v1.keys_pb2_grpc import KeyServiceAsyncStub
     from workroom.orchestrator.v1.sessions_pb2_grpc import SessionServiceAsyncStub
@@ -57,13 +59,14 @@ class TransferDamaged(WorkroomError):
 class Client:
     """Talks to one orchestrator.
 
-    The stubs (`sessions`, `files`, `keys`) are the whole contract; the methods are what every
-    caller would otherwise write again. Methods raise `WorkroomError`; calls on the stubs raise
-    gRPC's own errors unless made inside `translate_errors()`.
+    The stubs (`sessions`, `agents`, `files`, `keys`) are the whole contract; the methods are what
+    every caller would otherwise write again. Methods raise `WorkroomError`; calls on the stubs
+    raise gRPC's own errors unless made inside `translate_errors()`.
     """
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.sessions: SessionServiceAsyncStub = sessions_pb2_grpc.SessionServiceStub(channel)
+        self.agents: AgentServiceAsyncStub = agents_pb2_grpc.AgentServiceStub(channel)
         self.files: FileServiceAsyncStub = files_pb2_grpc.FileServiceStub(channel)
         self.keys: KeyServiceAsyncStub = keys_pb2_grpc.KeyServiceStub(channel)
 

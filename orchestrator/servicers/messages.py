@@ -40,6 +40,19 @@ def session(value: r.Session) -> sessions_pb2.Session:
         last_sequence_number=value.last_sequence_number,
         create_time=timestamp(value.create_time),
         last_active_time=timestamp(value.last_active_time),
+        agent_id=value.agent_id,
+    )
+
+
+def saved_agent(value: r.SavedAgent) -> agents_pb2.SavedAgent:
+    return agents_pb2.SavedAgent(
+        id=value.id,
+        project_id=value.project_id,
+        name=value.name,
+        agent=agent(value.agent),
+        metadata=value.metadata,
+        create_time=timestamp(value.create_time),
+        update_time=timestamp(value.update_time),
     )
 
 

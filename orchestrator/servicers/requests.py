@@ -7,6 +7,8 @@ from typing import TypeVar
 from google.protobuf.message import Message
 
 from orchestrator import records as r
+from orchestrator.agents import AgentSpec
+from orchestrator.sessions.sessions import SessionChange
 from orchestrator.sessions.specs import (
     DEFAULT_PROJECT,
     EnvironmentSpec,
@@ -47,6 +49,30 @@ def session_spec(message: sessions_pb2.CreateSessionRequest) -> SessionSpec:
         input=content(message.input),
         metadata=dict(message.metadata),
         endpoint_key=message.agent.provider.endpoint.api_key,
+        agent_id=message.agent_id,
+    )
+
+
+def agent_spec(
+    message: agents_pb2.CreateAgentRequest | agents_pb2.UpdateAgentRequest,
+) -> AgentSpec:
+    """Errors: `InvalidField` for an enum's value that does not exist."""
+    return AgentSpec(
+        name=message.name,
+        agent=_agent(message.agent),
+        endpoint_key=message.agent.provider.endpoint.api_key,
+        metadata=dict(message.metadata),
+    )
+
+
+def session_change(message: sessions_pb2.UpdateSessionRequest) -> SessionChange:
+    """Errors: `InvalidField` for an enum's value that does not exist."""
+    review = _choice(_REVIEWS, message.review, "review")
+    return SessionChange(
+        paths=frozenset(message.update_mask.paths),
+        agent=_agent(message.agent),
+        review=review if message.review else None,
+        metadata=dict(message.metadata),
     )
 
 

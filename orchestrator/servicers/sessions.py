@@ -6,13 +6,15 @@ from typing import Any
 
 import grpc
 
+from orchestrator.agents import Caller
 from orchestrator.servicers import messages, requests
-from orchestrator.sessions.sessions import Caller, Sessions
+from orchestrator.servicers.callers import caller
+from orchestrator.sessions.sessions import Sessions
 from orchestrator.store.pages import PageRequest
 from orchestrator.store.reading import SessionReader
 from workroom.orchestrator.v1 import sessions_pb2 as pb
 from workroom.orchestrator.v1 import sessions_pb2_grpc as rpc
-from workroom.rpc.auth import OWNER, current_principal
+from workroom.rpc.auth import current_principal
 from workroom.rpc.drain import Drain
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -58,11 +60,18 @@ class SessionServicer(rpc.SessionServiceServicer):
             current_principal().project_id,
             PageRequest(request.page_size, request.page_token),
             dict(request.metadata),
+            request.agent_id,
         )
         return pb.ListSessionsResponse(
             sessions=[messages.session(session) for session in page.entries],
             next_page_token=page.next_token,
         )
+
+    async def UpdateSession(
+        self, request: pb.UpdateSessionRequest, context: Context
+    ) -> pb.UpdateSessionResponse:
+        session = await self._sessions.update(request.session_id, requests.session_change(request))
+        return pb.UpdateSessionResponse(session=messages.session(session))
 
     async def DeleteSession(
         self, request: pb.DeleteSessionRequest, context: Context
@@ -139,5 +148,4 @@ class SessionServicer(rpc.SessionServiceServicer):
         yield pb.ReadArtifactResponse(end=True)
 
     def _caller(self) -> Caller:
-        owner = current_principal() == OWNER
-        return Caller(may_name_endpoints=owner or self._anyone_may_name_endpoints)
+        return caller(anyone_may_name_endpoints=self._anyone_may_name_endpoints)

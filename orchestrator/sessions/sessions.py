@@ -1,15 +1,15 @@
 """Owns what callers do with sessions; how a turn goes on is not decided here."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 import structlog
 
 from orchestrator import ids
+from orchestrator.agents import Agents, Caller, check_paths
 from orchestrator.blobs import Blobs
-from orchestrator.errors import EndpointNotAllowed, SessionNotFound, StoredFileNotFound
-from orchestrator.providers import Providers
+from orchestrator.errors import SessionNotFound, StoredFileNotFound
 from orchestrator.records import (
     Agent,
     ContentPart,
@@ -18,16 +18,23 @@ from orchestrator.records import (
     Event,
     Item,
     ItemState,
-    ModelEndpoint,
+    Review,
+    Script,
     Session,
     SessionState,
     Turn,
     TurnState,
     UserMessage,
 )
-from orchestrator.secrets import Vault
 from orchestrator.sessions.feed import Feeds
-from orchestrator.sessions.specs import FileSpec, SessionSpec, check_input, check_session
+from orchestrator.sessions.specs import (
+    FileSpec,
+    SessionSpec,
+    check_agent,
+    check_input,
+    check_metadata,
+    check_session,
+)
 from orchestrator.sessions.workers import Workers
 from orchestrator.store.files import FileStore
 from orchestrator.store.reading import SessionReader
@@ -35,7 +42,7 @@ from orchestrator.store.requests import RequestId
 from orchestrator.store.sessions import Input, SessionStore
 from orchestrator.turns.environment import session_blobs
 from orchestrator.turns.ports import Environments
-from workroom.errors import WorkroomError
+from workroom.errors import InvalidField, NotSupported, WorkroomError
 
 log = structlog.get_logger(__name__)
 
@@ -44,10 +51,13 @@ QUEUE_LIMIT = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
-    """Who asks, as far as it matters here."""
+class SessionChange:
+    """What is to be changed in a session: what `paths` names. `review` None is an unset one."""
 
-    may_name_endpoints: bool
+    paths: frozenset[str]
+    agent: Agent
+    review: Review | None
+    metadata: Mapping[str, str]
 
 
 class Sessions:
@@ -62,9 +72,8 @@ class Sessions:
         blobs: Blobs,
         feeds: Feeds,
         workers: Workers,
-        providers: Providers,
+        agents: Agents,
         environments: Environments,
-        vault: Vault,
         clock: Callable[[], datetime],
     ) -> None:
         self._store = store
@@ -73,9 +82,8 @@ class Sessions:
         self._blobs = blobs
         self._feeds = feeds
         self._workers = workers
-        self._providers = providers
+        self._agents = agents
         self._environments = environments
-        self._vault = vault
         self._clock = clock
 
     async def create(
@@ -84,10 +92,10 @@ class Sessions:
         """A new session, and the id of the turn that its input began (empty without input).
 
         Errors: `InvalidField`, `NotSupported`, `StoredFileNotFound`, `RequestIdReused`,
-        `EndpointNotAllowed`, `DiskFull`, `EgressUnavailable`.
+        `EndpointNotAllowed`, `AgentNotFound`, `DiskFull`, `EgressUnavailable`.
         """
         check_session(spec)
-        agent = self._agent(spec, caller)
+        agent = await self._agents.resolved(spec.agent_id, spec.agent, spec.endpoint_key, caller)
         await self._environments.check_network(spec.environment.network)
         session_id = ids.new("sess")
         folder = session_blobs(session_id)
@@ -104,6 +112,7 @@ class Sessions:
                 metadata=dict(spec.metadata),
                 create_time=now,
                 last_active_time=now,
+                agent_id=spec.agent_id,
             )
             first = self._input(session_id, spec.input) if spec.input else None
             made_id, turn_id = await self._store.create(session, first, request)
@@ -114,6 +123,34 @@ class Sessions:
             await self._blobs.delete(folder)
         self._workers.wake(made_id)
         return await self._reader.get(made_id), turn_id
+
+    async def update(self, session_id: str, change: SessionChange) -> Session:
+        """Change a session, at once and as a whole; a turn that runs goes on as it began.
+
+        Errors: `InvalidField`, `NotSupported`, `SessionNotFound`.
+        """
+        check_paths(change.paths, {"metadata", "review", "agent.model", "agent.reasoning"})
+        if "review" in change.paths and change.review is None:
+            raise InvalidField("review", "cannot be cleared; the value is `none`")
+        if "review" in change.paths and change.review is not Review.NONE:
+            raise NotSupported("review", "only REVIEW_NONE is available in this version")
+        metadata = dict(change.metadata) if "metadata" in change.paths else None
+        if metadata is not None:
+            check_metadata(metadata)
+
+        def changed(agent: Agent) -> Agent:
+            if "agent.reasoning" in change.paths:
+                agent = replace(agent, reasoning=change.agent.reasoning)
+            if "agent.model" not in change.paths:
+                return agent
+            if isinstance(agent.provider, Script):
+                raise InvalidField("agent.model", "must be empty where a script is played")
+            agent = replace(agent, model=change.agent.model)
+            check_agent(agent)
+            return self._agents.settled(agent)
+
+        await self._store.update(session_id, changed, metadata)
+        return await self._reader.get(session_id)
 
     async def submit(
         self, session_id: str, parts: Sequence[ContentPart], request: RequestId | None
@@ -176,18 +213,6 @@ class Sessions:
                 await self._environments.sweep(self._reader.live_environments)
         except WorkroomError as error:
             log.warning("container stays for the next sweep", detail=error.message)
-
-    def _agent(self, spec: SessionSpec, caller: Caller) -> Agent:
-        agent = spec.agent
-        if isinstance(agent.provider, ModelEndpoint):
-            if not caller.may_name_endpoints:
-                raise EndpointNotAllowed(
-                    "only the owner may name a model endpoint here; "
-                    "ORCHESTRATOR_ALLOW_SESSION_ENDPOINTS=true allows it to every caller"
-                )
-            sealed = replace(agent.provider, sealed_key=self._vault.seal(spec.endpoint_key))
-            agent = replace(agent, provider=sealed)
-        return self._providers.check(agent)
 
     async def _environment(self, spec: SessionSpec, session_id: str) -> Environment:
         asked = spec.environment

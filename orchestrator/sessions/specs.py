@@ -73,12 +73,13 @@ class SessionSpec:
     input: tuple[ContentPart, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
     endpoint_key: str = field(default="", repr=False)
+    agent_id: str = ""
 
 
 def check_session(spec: SessionSpec) -> None:
     """Errors: `InvalidField` and `NotSupported`, naming the field of the request."""
     check_project(spec.project_id)
-    _check_agent(spec.agent)
+    check_agent(spec.agent)
     _check_environment(spec.environment)
     if spec.review is not Review.NONE:
         raise NotSupported("review", "only REVIEW_NONE is available in this version")
@@ -122,7 +123,8 @@ def check_input(parts: Sequence[ContentPart]) -> None:
         raise InvalidField("input.image_url", f"more than {IMAGES_BYTES} bytes together")
 
 
-def _check_agent(agent: Agent) -> None:
+def check_agent(agent: Agent) -> None:
+    """An agent by itself. Errors: `InvalidField`."""
     if len(agent.model) > NAME_CHARS:
         raise InvalidField("agent.model", f"longer than {NAME_CHARS} characters")
     if len(agent.instructions.encode()) > INSTRUCTIONS_BYTES:

@@ -11,6 +11,7 @@ from orchestrator.records import (
     EventKind,
     Item,
     Payload,
+    SavedAgent,
     SessionError,
     StoredFile,
     Turn,
@@ -41,6 +42,7 @@ ITEM = Codec(Item)
 ENVIRONMENT = Codec(Environment)
 ARTIFACT = Codec(Artifact)
 FILE = Codec(StoredFile)
+SAVED_AGENT = Codec(SavedAgent)
 USAGE = Codec(Usage)
 SESSION_ERROR = Codec(SessionError)
 

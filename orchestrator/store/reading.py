@@ -31,11 +31,14 @@ class SessionReader:
         return found
 
     async def page(
-        self, project_id: str, request: PageRequest, pairs: Mapping[str, str]
+        self, project_id: str, request: PageRequest, pairs: Mapping[str, str], agent_id: str = ""
     ) -> Page[Session]:
-        """Sessions that carry all of `pairs`, newest first. Errors: `InvalidField`."""
+        """Sessions that carry all of `pairs`, newest first; with `agent_id` those of that agent.
+
+        Errors: `InvalidField`.
+        """
         return await self._database.read(
-            lambda c: rows.sessions_page(c, project_id, request, pairs)
+            lambda c: rows.sessions_page(c, project_id, request, pairs, agent_id)
         )
 
     async def get_turn(self, turn_id: str) -> Turn:
@@ -104,5 +107,5 @@ class SessionReader:
         return await self._database.read(lambda c: rows.known_sessions(c, session_ids))
 
     async def some_sealed_key(self) -> str:
-        """The encrypted key of some session, to try the vault on; empty where there is none."""
+        """Some encrypted key, to try the vault on; empty where there is none."""
         return await self._database.read(rows.some_sealed_key)

@@ -1,6 +1,6 @@
 """Owns the statements about sessions and environments: rows to records and back."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,7 @@ from orchestrator.store import codec
 from orchestrator.store.codec import Codec
 from orchestrator.store.pages import Page, PageRequest, page_of
 from orchestrator.store.tables import (
+    agents,
     environments,
     request_ids,
     session_metadata,
@@ -40,7 +41,7 @@ from orchestrator.store.tables import (
 
 @dataclass(frozen=True, slots=True)
 class _SessionBody:
-    """What of a session does not change."""
+    """What of a session changes only when a caller asks for it."""
 
     agent: Agent
     review: Review
@@ -62,6 +63,9 @@ _SESSION = select(sessions, environments.c.body.label("environment")).join(
 )
 _ONE_SESSION = _SESSION.where(sessions.c.id == bindparam("session"))
 _HEAD = select(sessions.c.project_id, sessions.c.state, sessions.c.error).where(
+    sessions.c.id == bindparam("session")
+)
+_ONE_BODY = select(sessions.c.project_id, sessions.c.body).where(
     sessions.c.id == bindparam("session")
 )
 _LOCKED_HEAD = _HEAD.with_for_update()
@@ -86,6 +90,7 @@ def insert_session(connection: Connection, session: Session) -> None:
             "error": session.error,
             "usage": codec.USAGE.write(session.usage),
             "body": _BODY.write(body),
+            "agent_id": session.agent_id,
         },
     )
     environment = session.environment
@@ -99,17 +104,36 @@ def insert_session(connection: Connection, session: Session) -> None:
             "body": codec.ENVIRONMENT.write(environment),
         },
     )
-    if session.metadata:
+    _insert_metadata(connection, session.id, session.project_id, session.metadata)
+
+
+def update_session(
+    connection: Connection,
+    session_id: str,
+    change: Callable[[Agent], Agent],
+    metadata: Mapping[str, str] | None,
+) -> None:
+    """Change what of a session does not change by itself; `metadata` None leaves them."""
+    row = connection.execute(_ONE_BODY, {"session": session_id}).one()
+    body = _BODY.read(row.body)
+    kept = body.metadata if metadata is None else metadata
+    changed = _BODY.write(_SessionBody(change(body.agent), body.review, kept))
+    connection.execute(update(sessions).where(sessions.c.id == session_id).values(body=changed))
+    if metadata is not None:
+        mine = session_metadata.c.session_id == session_id
+        connection.execute(delete(session_metadata).where(mine))
+        _insert_metadata(connection, session_id, row.project_id, metadata)
+
+
+def _insert_metadata(
+    connection: Connection, session_id: str, project_id: str, pairs: Mapping[str, str]
+) -> None:
+    if pairs:
         connection.execute(
             insert(session_metadata),
             [
-                {
-                    "session_id": session.id,
-                    "project_id": session.project_id,
-                    "key": key,
-                    "value": value,
-                }
-                for key, value in session.metadata.items()
+                {"session_id": session_id, "project_id": project_id, "key": key, "value": value}
+                for key, value in pairs.items()
             ],
         )
 
@@ -137,10 +161,16 @@ def session_head(connection: Connection, session_id: str, *, lock: bool = False)
 
 
 def sessions_page(
-    connection: Connection, project_id: str, request: PageRequest, pairs: Mapping[str, str]
+    connection: Connection,
+    project_id: str,
+    request: PageRequest,
+    pairs: Mapping[str, str],
+    agent_id: str = "",
 ) -> Page[Session]:
     limit, after = request.limit(), request.after("sessions")
     query = _SESSION.where(sessions.c.project_id == project_id)
+    if agent_id:
+        query = query.where(sessions.c.agent_id == agent_id)
     for key, value in pairs.items():
         carrying = select(session_metadata.c.session_id).where(
             session_metadata.c.project_id == project_id,
@@ -182,10 +212,16 @@ def known_sessions(connection: Connection, session_ids: Sequence[str]) -> frozen
 
 
 def some_sealed_key(connection: Connection) -> str:
-    """An encrypted key out of some session; empty where no session has one."""
-    query = select(sessions.c.body).where(sessions.c.body.like('%"sealed_key":"gAAAA%')).limit(1)
+    """An encrypted key out of some session or saved agent; empty where none has one."""
+    sealed = '%"sealed_key":"gAAAA%'
+    query = select(sessions.c.body).where(sessions.c.body.like(sealed)).limit(1)
     body = connection.execute(query).scalar()
-    provider = _BODY.read(body).agent.provider if body else None
+    agent = _BODY.read(body).agent if body else None
+    if agent is None:
+        query = select(agents.c.body).where(agents.c.body.like(sealed)).limit(1)
+        body = connection.execute(query).scalar()
+        agent = codec.SAVED_AGENT.read(body).agent if body else None
+    provider = agent.provider if agent else None
     return provider.sealed_key if isinstance(provider, ModelEndpoint) else ""
 
 
@@ -215,4 +251,5 @@ def _session(row: Row[Any]) -> Session:
         usage=codec.USAGE.read(row.usage),
         error=row.error,
         last_sequence_number=row.last_sequence_number,
+        agent_id=row.agent_id,
     )

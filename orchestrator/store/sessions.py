@@ -4,7 +4,7 @@ Every write that a watcher can see is a `Change` with its events; they are numbe
 transaction and handed to `publish` once they are on disk.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeVar
@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 
 from orchestrator.errors import QueueFull, SessionFailed
 from orchestrator.records import (
+    Agent,
     Artifact,
     Environment,
     Event,
@@ -112,6 +113,23 @@ class SessionStore:
             return (session.id, first.turn.id if first else ""), appended
 
         return await self._write(session.id, operation)
+
+    async def update(
+        self,
+        session_id: str,
+        change: Callable[[Agent], Agent],
+        metadata: Mapping[str, str] | None,
+    ) -> None:
+        """Change a session's agent and, unless None, its metadata.
+
+        `change` touches nothing else. Errors: `SessionNotFound`, and those of `change`.
+        """
+
+        def operation(connection: Connection) -> None:
+            rows.session_head(connection, session_id, lock=True)
+            rows.update_session(connection, session_id, change, metadata)
+
+        await self._database.write(operation, about=session_id)
 
     async def submit(
         self, session_id: str, arriving: Input, request: RequestId | None, *, limit: int

@@ -35,10 +35,23 @@ sessions = Table(
     Column("last_active_time", BigInteger, nullable=False),
     Column("holder", String(64), nullable=False, server_default=""),
     Column("lease", BigInteger, nullable=False, server_default="0"),
+    Column("agent_id", String(64), nullable=False, server_default=""),
     Column("error", Text, nullable=False),
     Column("usage", Text, nullable=False),
     Column("body", Text, nullable=False),
     Index("sessions_by_project", "project_id", "ordinal"),
+    Index("sessions_by_agent", "agent_id", "ordinal"),
+    sqlite_autoincrement=True,
+)
+
+agents = Table(
+    "agents",
+    metadata,
+    Column("ordinal", Ordinal, primary_key=True, autoincrement=True),
+    Column("id", String(64), nullable=False, unique=True),
+    Column("project_id", String(64), nullable=False),
+    Column("body", Text, nullable=False),
+    Index("agents_by_project", "project_id", "ordinal"),
     sqlite_autoincrement=True,
 )
 

@@ -19,9 +19,11 @@ from tests.orchestrator.fake_egress import FakeEgress
 from tests.orchestrator.fake_runtime import FakeRuntime
 from tests.orchestrator.fakes import FakeReviewer
 from workroom.client import Client
+from workroom.errors import WorkroomError
 from workroom.orchestrator.v1 import events_pb2, turns_pb2
 from workroom.orchestrator.v1 import sessions_pb2 as pb
 from workroom.paths import Home
+from workroom.rpc.channel import translate_errors
 from workroom.rpc.server import Serving
 
 
@@ -140,3 +142,10 @@ async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+
+async def refusal(call) -> WorkroomError:
+    """What a call is refused with."""
+    with pytest.raises(WorkroomError) as raised, translate_errors():
+        await call
+    return raised.value

@@ -3,18 +3,11 @@
 import grpc
 import pytest
 
-from tests.orchestrator.service.conftest import Peers, calls, heard, kinds, scripted
+from tests.orchestrator.service.conftest import Peers, calls, heard, kinds, refusal, scripted
 from workroom.client import Client
 from workroom.errors import WorkroomError
 from workroom.orchestrator.v1 import keys_pb2
 from workroom.orchestrator.v1 import sessions_pb2 as pb
-from workroom.rpc.channel import translate_errors
-
-
-async def refusal(call) -> WorkroomError:
-    with pytest.raises(WorkroomError) as raised, translate_errors():
-        await call
-    return raised.value
 
 
 async def test_a_key_opens_the_tcp_address_until_it_is_deleted(peers: Peers):

@@ -7,23 +7,16 @@ from tests.orchestrator.service.conftest import (
     calls,
     container,
     heard,
+    refusal,
     scripted,
     submit,
     until,
 )
 from workroom.client import Client
-from workroom.errors import WorkroomError
 from workroom.orchestrator.v1 import agents_pb2, environments_pb2
 from workroom.orchestrator.v1 import sessions_pb2 as pb
-from workroom.rpc.channel import translate_errors
 
 WAITING = "while [ ! -e /workspace/go ]; do sleep 0.02; done"
-
-
-async def refusal(call) -> WorkroomError:
-    with pytest.raises(WorkroomError) as raised, translate_errors():
-        await call
-    return raised.value
 
 
 async def test_a_full_queue_says_so_and_takes_input_again_later(client: Client, peers: Peers):
@@ -222,3 +215,79 @@ async def test_an_endpoint_is_the_owners_to_name(client: Client):
     request.agent.provider.endpoint.base_url = "file:///etc/passwd"
     error = await refusal(client.sessions.CreateSession(request))
     assert error.metadata["field"] == "agent.provider.endpoint.base_url"
+
+
+async def test_a_session_is_changed_as_a_whole_or_not_at_all(client: Client):
+    created = await client.sessions.CreateSession(
+        pb.CreateSessionRequest(
+            metadata={"a": "1"},
+            agent=agents_pb2.Agent(
+                model="one",
+                provider=agents_pb2.ModelProvider(
+                    endpoint=agents_pb2.ModelEndpoint(base_url="http://127.0.0.1:9/v1")
+                ),
+            ),
+        )
+    )
+    request = pb.UpdateSessionRequest(session_id=created.session.id, metadata={"b": "2"})
+    request.agent.model = "two"
+    request.agent.reasoning.effort = agents_pb2.Reasoning.EFFORT_HIGH
+    request.update_mask.paths.extend(["metadata", "agent.model", "agent.reasoning", "review"])
+    request.review = pb.REVIEW_AUTO_REVIEW
+    error = await refusal(client.sessions.UpdateSession(request))
+    assert (error.reason, error.metadata["field"]) == ("NOT_SUPPORTED", "review")
+    request.review = pb.REVIEW_UNSPECIFIED
+    error = await refusal(client.sessions.UpdateSession(request))
+    assert (error.reason, error.metadata["field"]) == ("INVALID_FIELD", "review")
+    seen = await client.sessions.GetSession(pb.GetSessionRequest(session_id=created.session.id))
+    assert seen.session.agent.model == "one" and dict(seen.session.metadata) == {"a": "1"}
+    request.review = pb.REVIEW_NONE
+    changed = (await client.sessions.UpdateSession(request)).session
+    assert changed.agent.model == "two"
+    assert changed.agent.reasoning.effort == agents_pb2.Reasoning.EFFORT_HIGH
+    assert changed.agent.provider.endpoint.base_url == "http://127.0.0.1:9/v1"
+    found = await client.sessions.ListSessions(pb.ListSessionsRequest(metadata={"b": "2"}))
+    assert [session.id for session in found.sessions] == [created.session.id]
+    gone = await client.sessions.ListSessions(pb.ListSessionsRequest(metadata={"a": "1"}))
+    assert not gone.sessions
+
+
+@pytest.mark.parametrize(
+    ("paths", "field"),
+    [
+        ([], "update_mask"),
+        (["environment"], "update_mask"),
+        (["agent.instructions"], "update_mask"),
+        (["metadata"], "metadata"),
+        (["agent.model"], "agent.model"),
+    ],
+)
+async def test_what_of_a_session_cannot_be_changed_is_refused(
+    client: Client, paths: list[str], field: str
+):
+    created = await client.sessions.CreateSession(scripted(calls("true"), text=""))
+    request = pb.UpdateSessionRequest(
+        session_id=created.session.id, metadata={str(n): "x" for n in range(17)}
+    )
+    request.update_mask.paths.extend(paths)
+    error = await refusal(client.sessions.UpdateSession(request))
+    assert (error.reason, error.metadata["field"]) == ("INVALID_FIELD", field)
+
+
+async def test_a_session_may_be_changed_while_it_works(client: Client, peers: Peers):
+    created = await client.sessions.CreateSession(scripted(calls(WAITING)))
+    session_id = created.session.id
+    await until(lambda: bool(peers.runtime.starts))
+    request = pb.UpdateSessionRequest(session_id=session_id, metadata={"a": "1"})
+    request.update_mask.paths.append("metadata")
+    await client.sessions.UpdateSession(request)
+    container(peers).joinpath("workspace/go").touch()
+    await heard(client, session_id)
+    seen = await client.sessions.GetSession(pb.GetSessionRequest(session_id=session_id))
+    assert dict(seen.session.metadata) == {"a": "1"}
+    error = await refusal(
+        client.sessions.UpdateSession(
+            pb.UpdateSessionRequest(session_id="sess_0", update_mask=request.update_mask)
+        )
+    )
+    assert error.reason == "SESSION_NOT_FOUND"

@@ -22,9 +22,11 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mask__pb2
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%workroom/orchestrator/v1/agents.proto\x12\x18workroom.orchestrator.v1\"\x9f\x01\n\x05\x41gent\x12\r\n\x05model\x18\x01 \x01(\t\x12\x14\n\x0cinstructions\x18\x02 \x01(\t\x12\x36\n\treasoning\x18\x03 \x01(\x0b\x32#.workroom.orchestrator.v1.Reasoning\x12\x39\n\x08provider\x18\x04 \x01(\x0b\x32\'.workroom.orchestrator.v1.ModelProvider\"\xd3\x01\n\tReasoning\x12:\n\x06\x65\x66\x66ort\x18\x01 \x01(\x0e\x32*.workroom.orchestrator.v1.Reasoning.Effort\x12\x0f\n\x07summary\x18\x02 \x01(\x08\"y\n\x06\x45\x66\x66ort\x12\x16\n\x12\x45\x46\x46ORT_UNSPECIFIED\x10\x00\x12\x0f\n\x0b\x45\x46\x46ORT_NONE\x10\x01\x12\x12\n\x0e\x45\x46\x46ORT_MINIMAL\x10\x02\x12\x0e\n\nEFFORT_LOW\x10\x03\x12\x11\n\rEFFORT_MEDIUM\x10\x04\x12\x0f\n\x0b\x45\x46\x46ORT_HIGH\x10\x05\"\x88\x01\n\rModelProvider\x12;\n\x08\x65ndpoint\x18\x01 \x01(\x0b\x32\'.workroom.orchestrator.v1.ModelEndpointH\x00\x12\x32\n\x06script\x18\x02 \x01(\x0b\x32 .workroom.orchestrator.v1.ScriptH\x00\x42\x06\n\x04kind\"\xc7\x01\n\rModelEndpoint\x12\x42\n\x08protocol\x18\x01 \x01(\x0e\x32\x30.workroom.orchestrator.v1.ModelEndpoint.Protocol\x12\x10\n\x08\x62\x61se_url\x18\x02 \x01(\t\x12\x0f\n\x07\x61pi_key\x18\x03 \x01(\t\"O\n\x08Protocol\x12\x18\n\x14PROTOCOL_UNSPECIFIED\x10\x00\x12\x16\n\x12PROTOCOL_RESPONSES\x10\x01\x12\x11\n\rPROTOCOL_CHAT\x10\x02\"$\n\x06Script\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04yaml\x18\x02 \x01(\tB\x98\x01\n\x18workroom.orchestrator.v1P\x01Z\'workroom/orchestrator/v1;orchestratorv1\xaa\x02\x18Workroom.Orchestrator.V1\xca\x02\x18Workroom\\Orchestrator\\V1\xea\x02\x1aWorkroom::Orchestrator::V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%workroom/orchestrator/v1/agents.proto\x12\x18workroom.orchestrator.v1\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc3\x02\n\nSavedAgent\x12\n\n\x02id\x18\x01 \x01(\t\x12\x12\n\nproject_id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12.\n\x05\x61gent\x18\x04 \x01(\x0b\x32\x1f.workroom.orchestrator.v1.Agent\x12\x44\n\x08metadata\x18\x05 \x03(\x0b\x32\x32.workroom.orchestrator.v1.SavedAgent.MetadataEntry\x12/\n\x0b\x63reate_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xf9\x01\n\x12\x43reateAgentRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\nproject_id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12.\n\x05\x61gent\x18\x04 \x01(\x0b\x32\x1f.workroom.orchestrator.v1.Agent\x12L\n\x08metadata\x18\x05 \x03(\x0b\x32:.workroom.orchestrator.v1.CreateAgentRequest.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"J\n\x13\x43reateAgentResponse\x12\x33\n\x05\x61gent\x18\x01 \x01(\x0b\x32$.workroom.orchestrator.v1.SavedAgent\"#\n\x0fGetAgentRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\"G\n\x10GetAgentResponse\x12\x33\n\x05\x61gent\x18\x01 \x01(\x0b\x32$.workroom.orchestrator.v1.SavedAgent\":\n\x11ListAgentsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"c\n\x12ListAgentsResponse\x12\x34\n\x06\x61gents\x18\x01 \x03(\x0b\x32$.workroom.orchestrator.v1.SavedAgent\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x94\x02\n\x12UpdateAgentRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x0c\n\x04name\x18\x03 \x01(\t\x12.\n\x05\x61gent\x18\x04 \x01(\x0b\x32\x1f.workroom.orchestrator.v1.Agent\x12L\n\x08metadata\x18\x05 \x03(\x0b\x32:.workroom.orchestrator.v1.UpdateAgentRequest.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"J\n\x13UpdateAgentResponse\x12\x33\n\x05\x61gent\x18\x01 \x01(\x0b\x32$.workroom.orchestrator.v1.SavedAgent\"&\n\x12\x44\x65leteAgentRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\"\x15\n\x13\x44\x65leteAgentResponse\"\x9f\x01\n\x05\x41gent\x12\r\n\x05model\x18\x01 \x01(\t\x12\x14\n\x0cinstructions\x18\x02 \x01(\t\x12\x36\n\treasoning\x18\x03 \x01(\x0b\x32#.workroom.orchestrator.v1.Reasoning\x12\x39\n\x08provider\x18\x04 \x01(\x0b\x32\'.workroom.orchestrator.v1.ModelProvider\"\xd3\x01\n\tReasoning\x12:\n\x06\x65\x66\x66ort\x18\x01 \x01(\x0e\x32*.workroom.orchestrator.v1.Reasoning.Effort\x12\x0f\n\x07summary\x18\x02 \x01(\x08\"y\n\x06\x45\x66\x66ort\x12\x16\n\x12\x45\x46\x46ORT_UNSPECIFIED\x10\x00\x12\x0f\n\x0b\x45\x46\x46ORT_NONE\x10\x01\x12\x12\n\x0e\x45\x46\x46ORT_MINIMAL\x10\x02\x12\x0e\n\nEFFORT_LOW\x10\x03\x12\x11\n\rEFFORT_MEDIUM\x10\x04\x12\x0f\n\x0b\x45\x46\x46ORT_HIGH\x10\x05\"\x88\x01\n\rModelProvider\x12;\n\x08\x65ndpoint\x18\x01 \x01(\x0b\x32\'.workroom.orchestrator.v1.ModelEndpointH\x00\x12\x32\n\x06script\x18\x02 \x01(\x0b\x32 .workroom.orchestrator.v1.ScriptH\x00\x42\x06\n\x04kind\"\xc7\x01\n\rModelEndpoint\x12\x42\n\x08protocol\x18\x01 \x01(\x0e\x32\x30.workroom.orchestrator.v1.ModelEndpoint.Protocol\x12\x10\n\x08\x62\x61se_url\x18\x02 \x01(\t\x12\x0f\n\x07\x61pi_key\x18\x03 \x01(\t\"O\n\x08Protocol\x12\x18\n\x14PROTOCOL_UNSPECIFIED\x10\x00\x12\x16\n\x12PROTOCOL_RESPONSES\x10\x01\x12\x11\n\rPROTOCOL_CHAT\x10\x02\"$\n\x06Script\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04yaml\x18\x02 \x01(\t2\x9e\x04\n\x0c\x41gentService\x12j\n\x0b\x43reateAgent\x12,.workroom.orchestrator.v1.CreateAgentRequest\x1a-.workroom.orchestrator.v1.CreateAgentResponse\x12\x61\n\x08GetAgent\x12).workroom.orchestrator.v1.GetAgentRequest\x1a*.workroom.orchestrator.v1.GetAgentResponse\x12g\n\nListAgents\x12+.workroom.orchestrator.v1.ListAgentsRequest\x1a,.workroom.orchestrator.v1.ListAgentsResponse\x12j\n\x0bUpdateAgent\x12,.workroom.orchestrator.v1.UpdateAgentRequest\x1a-.workroom.orchestrator.v1.UpdateAgentResponse\x12j\n\x0b\x44\x65leteAgent\x12,.workroom.orchestrator.v1.DeleteAgentRequest\x1a-.workroom.orchestrator.v1.DeleteAgentResponseB\x98\x01\n\x18workroom.orchestrator.v1P\x01Z\'workroom/orchestrator/v1;orchestratorv1\xaa\x02\x18Workroom.Orchestrator.V1\xca\x02\x18Workroom\\Orchestrator\\V1\xea\x02\x1aWorkroom::Orchestrator::V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,18 +34,54 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'workroom.orchestrator.v1.ag
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\030workroom.orchestrator.v1P\001Z\'workroom/orchestrator/v1;orchestratorv1\252\002\030Workroom.Orchestrator.V1\312\002\030Workroom\\Orchestrator\\V1\352\002\032Workroom::Orchestrator::V1'
-  _globals['_AGENT']._serialized_start=68
-  _globals['_AGENT']._serialized_end=227
-  _globals['_REASONING']._serialized_start=230
-  _globals['_REASONING']._serialized_end=441
-  _globals['_REASONING_EFFORT']._serialized_start=320
-  _globals['_REASONING_EFFORT']._serialized_end=441
-  _globals['_MODELPROVIDER']._serialized_start=444
-  _globals['_MODELPROVIDER']._serialized_end=580
-  _globals['_MODELENDPOINT']._serialized_start=583
-  _globals['_MODELENDPOINT']._serialized_end=782
-  _globals['_MODELENDPOINT_PROTOCOL']._serialized_start=703
-  _globals['_MODELENDPOINT_PROTOCOL']._serialized_end=782
-  _globals['_SCRIPT']._serialized_start=784
-  _globals['_SCRIPT']._serialized_end=820
+  _globals['_SAVEDAGENT_METADATAENTRY']._loaded_options = None
+  _globals['_SAVEDAGENT_METADATAENTRY']._serialized_options = b'8\001'
+  _globals['_CREATEAGENTREQUEST_METADATAENTRY']._loaded_options = None
+  _globals['_CREATEAGENTREQUEST_METADATAENTRY']._serialized_options = b'8\001'
+  _globals['_UPDATEAGENTREQUEST_METADATAENTRY']._loaded_options = None
+  _globals['_UPDATEAGENTREQUEST_METADATAENTRY']._serialized_options = b'8\001'
+  _globals['_SAVEDAGENT']._serialized_start=135
+  _globals['_SAVEDAGENT']._serialized_end=458
+  _globals['_SAVEDAGENT_METADATAENTRY']._serialized_start=411
+  _globals['_SAVEDAGENT_METADATAENTRY']._serialized_end=458
+  _globals['_CREATEAGENTREQUEST']._serialized_start=461
+  _globals['_CREATEAGENTREQUEST']._serialized_end=710
+  _globals['_CREATEAGENTREQUEST_METADATAENTRY']._serialized_start=411
+  _globals['_CREATEAGENTREQUEST_METADATAENTRY']._serialized_end=458
+  _globals['_CREATEAGENTRESPONSE']._serialized_start=712
+  _globals['_CREATEAGENTRESPONSE']._serialized_end=786
+  _globals['_GETAGENTREQUEST']._serialized_start=788
+  _globals['_GETAGENTREQUEST']._serialized_end=823
+  _globals['_GETAGENTRESPONSE']._serialized_start=825
+  _globals['_GETAGENTRESPONSE']._serialized_end=896
+  _globals['_LISTAGENTSREQUEST']._serialized_start=898
+  _globals['_LISTAGENTSREQUEST']._serialized_end=956
+  _globals['_LISTAGENTSRESPONSE']._serialized_start=958
+  _globals['_LISTAGENTSRESPONSE']._serialized_end=1057
+  _globals['_UPDATEAGENTREQUEST']._serialized_start=1060
+  _globals['_UPDATEAGENTREQUEST']._serialized_end=1336
+  _globals['_UPDATEAGENTREQUEST_METADATAENTRY']._serialized_start=411
+  _globals['_UPDATEAGENTREQUEST_METADATAENTRY']._serialized_end=458
+  _globals['_UPDATEAGENTRESPONSE']._serialized_start=1338
+  _globals['_UPDATEAGENTRESPONSE']._serialized_end=1412
+  _globals['_DELETEAGENTREQUEST']._serialized_start=1414
+  _globals['_DELETEAGENTREQUEST']._serialized_end=1452
+  _globals['_DELETEAGENTRESPONSE']._serialized_start=1454
+  _globals['_DELETEAGENTRESPONSE']._serialized_end=1475
+  _globals['_AGENT']._serialized_start=1478
+  _globals['_AGENT']._serialized_end=1637
+  _globals['_REASONING']._serialized_start=1640
+  _globals['_REASONING']._serialized_end=1851
+  _globals['_REASONING_EFFORT']._serialized_start=1730
+  _globals['_REASONING_EFFORT']._serialized_end=1851
+  _globals['_MODELPROVIDER']._serialized_start=1854
+  _globals['_MODELPROVIDER']._serialized_end=1990
+  _globals['_MODELENDPOINT']._serialized_start=1993
+  _globals['_MODELENDPOINT']._serialized_end=2192
+  _globals['_MODELENDPOINT_PROTOCOL']._serialized_start=2113
+  _globals['_MODELENDPOINT_PROTOCOL']._serialized_end=2192
+  _globals['_SCRIPT']._serialized_start=2194
+  _globals['_SCRIPT']._serialized_end=2230
+  _globals['_AGENTSERVICE']._serialized_start=2233
+  _globals['_AGENTSERVICE']._serialized_end=2775
 # @@protoc_insertion_point(module_scope)

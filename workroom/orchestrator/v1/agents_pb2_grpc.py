@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from workroom.orchestrator.v1 import agents_pb2 as workroom_dot_orchestrator_dot_v1_dot_agents__pb2
 
 GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
@@ -22,3 +23,288 @@ if _version_not_supported:
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
+
+
+class AgentServiceStub(object):
+    """Agents that are kept, to be used by many sessions.
+
+    A session takes what its agent is at the moment when it is created; later changes of the agent,
+    and its deletion, leave the session as it is.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.CreateAgent = channel.unary_unary(
+                '/workroom.orchestrator.v1.AgentService/CreateAgent',
+                request_serializer=workroom_dot_orchestrator_dot_v1_dot_agents__pb2.CreateAgentRequest.SerializeToString,
+                response_deserializer=workroom_dot_orchestrator_dot_v1_dot_agents__pb2.CreateAgentResponse.FromString,
+                _registered_method=True)
+        self.GetAgent = channel.unary_unary(
+                '/workroom.orchestrator.v1.AgentService/GetAgent',
+                request_serializer=workroom_dot_orchestrator_dot_v1_dot_agents__pb2.GetAgentRequest.SerializeToString,
+                response_deserializer=workroom_dot_orchestrator_dot_v1_dot_agents__pb2.GetAgentResponse.FromString,
+                _registered_method=True)
+        self.ListAgents = channel.unary_unary(
+                '/workroom.orchestrator.v1.AgentService/ListAgents',
+                request_serializer=workroom_dot_orchestrator_dot_v1_dot_agents__pb2.ListAgentsRequest.SerializeToString,
+                response_deserializer=workroom_dot_orchestrator_dot_v1_dot_agents__pb2.ListAgentsResponse.FromString,
+                _registered_method=True)
+        self.UpdateAgent = channel.unary_unary(
+                '/workroom.orchestrator.v1.AgentService/UpdateAgent',
+                request_serializer=workroom_dot_orchestrator_dot_v1_dot_agents__pb2.UpdateAgentRequest.SerializeToString,
+                response_deserializer=workroom_dot_orchestrator_dot_v1_dot_agents__pb2.UpdateAgentResponse.FromString,
+                _registered_method=True)
+        self.DeleteAgent = channel.unary_unary(
+                '/workroom.orchestrator.v1.AgentService/DeleteAgent',
+                request_serializer=workroom_dot_orchestrator_dot_v1_dot_agents__pb2.DeleteAgentRequest.SerializeToString,
+                response_deserializer=workroom_dot_orchestrator_dot_v1_dot_agents__pb2.DeleteAgentResponse.FromString,
+                _registered_method=True)
+
+
+class AgentServiceServicer(object):
+    """Agents that are kept, to be used by many sessions.
+
+    A session takes what its agent is at the moment when it is created; later changes of the agent,
+    and its deletion, leave the session as it is.
+    """
+
+    def CreateAgent(self, request, context):
+        """Keeps an agent.
+
+        Idempotent by `request_id`.
+
+        Errors:
+        INVALID_ARGUMENT     a field is not allowed (INVALID_FIELD)
+        PERMISSION_DENIED    a model endpoint may not be named here (ENDPOINT_NOT_ALLOWED)
+        ALREADY_EXISTS       the `request_id` was used for another agent (REQUEST_ID_REUSED)
+        FAILED_PRECONDITION  neither the deployment nor the agent says who serves the model
+        (MODEL_NOT_CONFIGURED)
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetAgent(self, request, context):
+        """Returns one agent.
+
+        Errors:
+        NOT_FOUND  no such agent (AGENT_NOT_FOUND)
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListAgents(self, request, context):
+        """Lists agents, newest first.
+
+        Errors:
+        INVALID_ARGUMENT  `page_size` is negative or `page_token` is not one of ours (INVALID_FIELD)
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateAgent(self, request, context):
+        """Changes an agent: the fields that the mask names, and no other.
+
+        Idempotent.
+
+        Errors:
+        INVALID_ARGUMENT     a field is not allowed, the mask is empty or names a field that an agent
+        does not have (INVALID_FIELD)
+        NOT_FOUND            no such agent (AGENT_NOT_FOUND)
+        PERMISSION_DENIED    a model endpoint may not be named here (ENDPOINT_NOT_ALLOWED)
+        FAILED_PRECONDITION  nobody would serve the model (MODEL_NOT_CONFIGURED)
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteAgent(self, request, context):
+        """Forgets an agent. Idempotent: deleting one that is gone succeeds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_AgentServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'CreateAgent': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateAgent,
+                    request_deserializer=workroom_dot_orchestrator_dot_v1_dot_agents__pb2.CreateAgentRequest.FromString,
+                    response_serializer=workroom_dot_orchestrator_dot_v1_dot_agents__pb2.CreateAgentResponse.SerializeToString,
+            ),
+            'GetAgent': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetAgent,
+                    request_deserializer=workroom_dot_orchestrator_dot_v1_dot_agents__pb2.GetAgentRequest.FromString,
+                    response_serializer=workroom_dot_orchestrator_dot_v1_dot_agents__pb2.GetAgentResponse.SerializeToString,
+            ),
+            'ListAgents': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAgents,
+                    request_deserializer=workroom_dot_orchestrator_dot_v1_dot_agents__pb2.ListAgentsRequest.FromString,
+                    response_serializer=workroom_dot_orchestrator_dot_v1_dot_agents__pb2.ListAgentsResponse.SerializeToString,
+            ),
+            'UpdateAgent': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateAgent,
+                    request_deserializer=workroom_dot_orchestrator_dot_v1_dot_agents__pb2.UpdateAgentRequest.FromString,
+                    response_serializer=workroom_dot_orchestrator_dot_v1_dot_agents__pb2.UpdateAgentResponse.SerializeToString,
+            ),
+            'DeleteAgent': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteAgent,
+                    request_deserializer=workroom_dot_orchestrator_dot_v1_dot_agents__pb2.DeleteAgentRequest.FromString,
+                    response_serializer=workroom_dot_orchestrator_dot_v1_dot_agents__pb2.DeleteAgentResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'workroom.orchestrator.v1.AgentService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('workroom.orchestrator.v1.AgentService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class AgentService(object):
+    """Agents that are kept, to be used by many sessions.
+
+    A session takes what its agent is at the moment when it is created; later changes of the agent,
+    and its deletion, leave the session as it is.
+    """
+
+    @staticmethod
+    def CreateAgent(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/workroom.orchestrator.v1.AgentService/CreateAgent',
+            workroom_dot_orchestrator_dot_v1_dot_agents__pb2.CreateAgentRequest.SerializeToString,
+            workroom_dot_orchestrator_dot_v1_dot_agents__pb2.CreateAgentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetAgent(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/workroom.orchestrator.v1.AgentService/GetAgent',
+            workroom_dot_orchestrator_dot_v1_dot_agents__pb2.GetAgentRequest.SerializeToString,
+            workroom_dot_orchestrator_dot_v1_dot_agents__pb2.GetAgentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAgents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/workroom.orchestrator.v1.AgentService/ListAgents',
+            workroom_dot_orchestrator_dot_v1_dot_agents__pb2.ListAgentsRequest.SerializeToString,
+            workroom_dot_orchestrator_dot_v1_dot_agents__pb2.ListAgentsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateAgent(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/workroom.orchestrator.v1.AgentService/UpdateAgent',
+            workroom_dot_orchestrator_dot_v1_dot_agents__pb2.UpdateAgentRequest.SerializeToString,
+            workroom_dot_orchestrator_dot_v1_dot_agents__pb2.UpdateAgentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteAgent(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/workroom.orchestrator.v1.AgentService/DeleteAgent',
+            workroom_dot_orchestrator_dot_v1_dot_agents__pb2.DeleteAgentRequest.SerializeToString,
+            workroom_dot_orchestrator_dot_v1_dot_agents__pb2.DeleteAgentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

@@ -5,9 +5,16 @@ isort:skip_file
 
 from collections import abc as _abc
 from grpc import aio as _aio
+from workroom.orchestrator.v1 import agents_pb2 as _agents_pb2
 import abc as _abc_1
 import grpc as _grpc
+import sys
 import typing as _typing
+
+if sys.version_info >= (3, 11):
+    from typing import Self as _Self
+else:
+    from typing_extensions import Self as _Self
 
 _T = _typing.TypeVar("_T")
 
@@ -18,3 +25,178 @@ class _ServicerContext(_grpc.ServicerContext, _aio.ServicerContext):  # type: ig
 
 GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
+
+class AgentServiceStub:
+    """Agents that are kept, to be used by many sessions.
+
+    A session takes what its agent is at the moment when it is created; later changes of the agent,
+    and its deletion, leave the session as it is.
+    """
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> AgentServiceAsyncStub: ...
+    CreateAgent: _grpc.UnaryUnaryMultiCallable[_agents_pb2.CreateAgentRequest, _agents_pb2.CreateAgentResponse]
+    """Keeps an agent.
+
+    Idempotent by `request_id`.
+
+    Errors:
+      INVALID_ARGUMENT     a field is not allowed (INVALID_FIELD)
+      PERMISSION_DENIED    a model endpoint may not be named here (ENDPOINT_NOT_ALLOWED)
+      ALREADY_EXISTS       the `request_id` was used for another agent (REQUEST_ID_REUSED)
+      FAILED_PRECONDITION  neither the deployment nor the agent says who serves the model
+                           (MODEL_NOT_CONFIGURED)
+    """
+    GetAgent: _grpc.UnaryUnaryMultiCallable[_agents_pb2.GetAgentRequest, _agents_pb2.GetAgentResponse]
+    """Returns one agent.
+
+    Errors:
+      NOT_FOUND  no such agent (AGENT_NOT_FOUND)
+    """
+    ListAgents: _grpc.UnaryUnaryMultiCallable[_agents_pb2.ListAgentsRequest, _agents_pb2.ListAgentsResponse]
+    """Lists agents, newest first.
+
+    Errors:
+      INVALID_ARGUMENT  `page_size` is negative or `page_token` is not one of ours (INVALID_FIELD)
+    """
+    UpdateAgent: _grpc.UnaryUnaryMultiCallable[_agents_pb2.UpdateAgentRequest, _agents_pb2.UpdateAgentResponse]
+    """Changes an agent: the fields that the mask names, and no other.
+
+    Idempotent.
+
+    Errors:
+      INVALID_ARGUMENT     a field is not allowed, the mask is empty or names a field that an agent
+                           does not have (INVALID_FIELD)
+      NOT_FOUND            no such agent (AGENT_NOT_FOUND)
+      PERMISSION_DENIED    a model endpoint may not be named here (ENDPOINT_NOT_ALLOWED)
+      FAILED_PRECONDITION  nobody would serve the model (MODEL_NOT_CONFIGURED)
+    """
+    DeleteAgent: _grpc.UnaryUnaryMultiCallable[_agents_pb2.DeleteAgentRequest, _agents_pb2.DeleteAgentResponse]
+    """Forgets an agent. Idempotent: deleting one that is gone succeeds."""
+
+@_typing.type_check_only
+class AgentServiceAsyncStub(AgentServiceStub):
+    """Agents that are kept, to be used by many sessions.
+
+    A session takes what its agent is at the moment when it is created; later changes of the agent,
+    and its deletion, leave the session as it is.
+    """
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    CreateAgent: _aio.UnaryUnaryMultiCallable[_agents_pb2.CreateAgentRequest, _agents_pb2.CreateAgentResponse]  # type: ignore[assignment]
+    """Keeps an agent.
+
+    Idempotent by `request_id`.
+
+    Errors:
+      INVALID_ARGUMENT     a field is not allowed (INVALID_FIELD)
+      PERMISSION_DENIED    a model endpoint may not be named here (ENDPOINT_NOT_ALLOWED)
+      ALREADY_EXISTS       the `request_id` was used for another agent (REQUEST_ID_REUSED)
+      FAILED_PRECONDITION  neither the deployment nor the agent says who serves the model
+                           (MODEL_NOT_CONFIGURED)
+    """
+    GetAgent: _aio.UnaryUnaryMultiCallable[_agents_pb2.GetAgentRequest, _agents_pb2.GetAgentResponse]  # type: ignore[assignment]
+    """Returns one agent.
+
+    Errors:
+      NOT_FOUND  no such agent (AGENT_NOT_FOUND)
+    """
+    ListAgents: _aio.UnaryUnaryMultiCallable[_agents_pb2.ListAgentsRequest, _agents_pb2.ListAgentsResponse]  # type: ignore[assignment]
+    """Lists agents, newest first.
+
+    Errors:
+      INVALID_ARGUMENT  `page_size` is negative or `page_token` is not one of ours (INVALID_FIELD)
+    """
+    UpdateAgent: _aio.UnaryUnaryMultiCallable[_agents_pb2.UpdateAgentRequest, _agents_pb2.UpdateAgentResponse]  # type: ignore[assignment]
+    """Changes an agent: the fields that the mask names, and no other.
+
+    Idempotent.
+
+    Errors:
+      INVALID_ARGUMENT     a field is not allowed, the mask is empty or names a field that an agent
+                           does not have (INVALID_FIELD)
+      NOT_FOUND            no such agent (AGENT_NOT_FOUND)
+      PERMISSION_DENIED    a model endpoint may not be named here (ENDPOINT_NOT_ALLOWED)
+      FAILED_PRECONDITION  nobody would serve the model (MODEL_NOT_CONFIGURED)
+    """
+    DeleteAgent: _aio.UnaryUnaryMultiCallable[_agents_pb2.DeleteAgentRequest, _agents_pb2.DeleteAgentResponse]  # type: ignore[assignment]
+    """Forgets an agent. Idempotent: deleting one that is gone succeeds."""
+
+class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
+    """Agents that are kept, to be used by many sessions.
+
+    A session takes what its agent is at the moment when it is created; later changes of the agent,
+    and its deletion, leave the session as it is.
+    """
+
+    @_abc_1.abstractmethod
+    def CreateAgent(
+        self,
+        request: _agents_pb2.CreateAgentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agents_pb2.CreateAgentResponse, _abc.Awaitable[_agents_pb2.CreateAgentResponse]]:
+        """Keeps an agent.
+
+        Idempotent by `request_id`.
+
+        Errors:
+          INVALID_ARGUMENT     a field is not allowed (INVALID_FIELD)
+          PERMISSION_DENIED    a model endpoint may not be named here (ENDPOINT_NOT_ALLOWED)
+          ALREADY_EXISTS       the `request_id` was used for another agent (REQUEST_ID_REUSED)
+          FAILED_PRECONDITION  neither the deployment nor the agent says who serves the model
+                               (MODEL_NOT_CONFIGURED)
+        """
+
+    @_abc_1.abstractmethod
+    def GetAgent(
+        self,
+        request: _agents_pb2.GetAgentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agents_pb2.GetAgentResponse, _abc.Awaitable[_agents_pb2.GetAgentResponse]]:
+        """Returns one agent.
+
+        Errors:
+          NOT_FOUND  no such agent (AGENT_NOT_FOUND)
+        """
+
+    @_abc_1.abstractmethod
+    def ListAgents(
+        self,
+        request: _agents_pb2.ListAgentsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agents_pb2.ListAgentsResponse, _abc.Awaitable[_agents_pb2.ListAgentsResponse]]:
+        """Lists agents, newest first.
+
+        Errors:
+          INVALID_ARGUMENT  `page_size` is negative or `page_token` is not one of ours (INVALID_FIELD)
+        """
+
+    @_abc_1.abstractmethod
+    def UpdateAgent(
+        self,
+        request: _agents_pb2.UpdateAgentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agents_pb2.UpdateAgentResponse, _abc.Awaitable[_agents_pb2.UpdateAgentResponse]]:
+        """Changes an agent: the fields that the mask names, and no other.
+
+        Idempotent.
+
+        Errors:
+          INVALID_ARGUMENT     a field is not allowed, the mask is empty or names a field that an agent
+                               does not have (INVALID_FIELD)
+          NOT_FOUND            no such agent (AGENT_NOT_FOUND)
+          PERMISSION_DENIED    a model endpoint may not be named here (ENDPOINT_NOT_ALLOWED)
+          FAILED_PRECONDITION  nobody would serve the model (MODEL_NOT_CONFIGURED)
+        """
+
+    @_abc_1.abstractmethod
+    def DeleteAgent(
+        self,
+        request: _agents_pb2.DeleteAgentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agents_pb2.DeleteAgentResponse, _abc.Awaitable[_agents_pb2.DeleteAgentResponse]]:
+        """Forgets an agent. Idempotent: deleting one that is gone succeeds."""
+
+def add_AgentServiceServicer_to_server(servicer: AgentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -22,6 +22,7 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mask__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from workroom.orchestrator.v1 import agents_pb2 as workroom_dot_orchestrator_dot_v1_dot_agents__pb2
 from workroom.orchestrator.v1 import environments_pb2 as workroom_dot_orchestrator_dot_v1_dot_environments__pb2
@@ -29,7 +30,7 @@ from workroom.orchestrator.v1 import events_pb2 as workroom_dot_orchestrator_dot
 from workroom.orchestrator.v1 import turns_pb2 as workroom_dot_orchestrator_dot_v1_dot_turns__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'workroom/orchestrator/v1/sessions.proto\x12\x18workroom.orchestrator.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a%workroom/orchestrator/v1/agents.proto\x1a+workroom/orchestrator/v1/environments.proto\x1a%workroom/orchestrator/v1/events.proto\x1a$workroom/orchestrator/v1/turns.proto\"\x90\x05\n\x07Session\x12\n\n\x02id\x18\x01 \x01(\t\x12\x12\n\nproject_id\x18\x02 \x01(\t\x12\x36\n\x05state\x18\x03 \x01(\x0e\x32\'.workroom.orchestrator.v1.Session.State\x12.\n\x05\x61gent\x18\x04 \x01(\x0b\x32\x1f.workroom.orchestrator.v1.Agent\x12:\n\x0b\x65nvironment\x18\x05 \x01(\x0b\x32%.workroom.orchestrator.v1.Environment\x12\x30\n\x06review\x18\x06 \x01(\x0e\x32 .workroom.orchestrator.v1.Review\x12\x41\n\x08metadata\x18\x07 \x03(\x0b\x32/.workroom.orchestrator.v1.Session.MetadataEntry\x12.\n\x05usage\x18\x08 \x01(\x0b\x32\x1f.workroom.orchestrator.v1.Usage\x12\r\n\x05\x65rror\x18\t \x01(\t\x12\x1c\n\x14last_sequence_number\x18\n \x01(\x03\x12/\n\x0b\x63reate_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x34\n\x10last_active_time\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"W\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x0e\n\nSTATE_IDLE\x10\x01\x12\x15\n\x11STATE_IN_PROGRESS\x10\x02\x12\x10\n\x0cSTATE_FAILED\x10\x03\"\x97\x03\n\x14\x43reateSessionRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\nproject_id\x18\x02 \x01(\t\x12.\n\x05\x61gent\x18\x03 \x01(\x0b\x32\x1f.workroom.orchestrator.v1.Agent\x12>\n\x0b\x65nvironment\x18\x04 \x01(\x0b\x32).workroom.orchestrator.v1.EnvironmentSpec\x12\x30\n\x06review\x18\x05 \x01(\x0e\x32 .workroom.orchestrator.v1.Review\x12\x34\n\x05input\x18\x06 \x03(\x0b\x32%.workroom.orchestrator.v1.ContentPart\x12N\n\x08metadata\x18\x07 \x03(\x0b\x32<.workroom.orchestrator.v1.CreateSessionRequest.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\\\n\x15\x43reateSessionResponse\x12\x32\n\x07session\x18\x01 \x01(\x0b\x32!.workroom.orchestrator.v1.Session\x12\x0f\n\x07turn_id\x18\x02 \x01(\t\"\'\n\x11GetSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"H\n\x12GetSessionResponse\x12\x32\n\x07session\x18\x01 \x01(\x0b\x32!.workroom.orchestrator.v1.Session\"\xbc\x01\n\x13ListSessionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12M\n\x08metadata\x18\x03 \x03(\x0b\x32;.workroom.orchestrator.v1.ListSessionsRequest.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"d\n\x14ListSessionsResponse\x12\x33\n\x08sessions\x18\x01 \x03(\x0b\x32!.workroom.orchestrator.v1.Session\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"*\n\x14\x44\x65leteSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\x17\n\x15\x44\x65leteSessionResponse\"r\n\x12SubmitInputRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x34\n\x05input\x18\x03 \x03(\x0b\x32%.workroom.orchestrator.v1.ContentPart\"C\n\x13SubmitInputResponse\x12,\n\x04turn\x18\x01 \x01(\x0b\x32\x1e.workroom.orchestrator.v1.Turn\"\'\n\x11\x43\x61ncelTurnRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"C\n\x12\x43\x61ncelTurnResponse\x12-\n\x05turns\x18\x01 \x03(\x0b\x32\x1e.workroom.orchestrator.v1.Turn\"!\n\x0eGetTurnRequest\x12\x0f\n\x07turn_id\x18\x01 \x01(\t\"?\n\x0fGetTurnResponse\x12,\n\x04turn\x18\x01 \x01(\x0b\x32\x1e.workroom.orchestrator.v1.Turn\"M\n\x10ListTurnsRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"[\n\x11ListTurnsResponse\x12-\n\x05turns\x18\x01 \x03(\x0b\x32\x1e.workroom.orchestrator.v1.Turn\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"^\n\x10ListItemsRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0f\n\x07turn_id\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"[\n\x11ListItemsResponse\x12-\n\x05items\x18\x01 \x03(\x0b\x32\x1e.workroom.orchestrator.v1.Item\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"q\n\x12WatchEventsRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x1d\n\x15\x61\x66ter_sequence_number\x18\x02 \x01(\x03\x12\x12\n\nuntil_idle\x18\x03 \x01(\x08\x12\x14\n\x0c\x64urable_only\x18\x04 \x01(\x08\"E\n\x13WatchEventsResponse\x12.\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x1f.workroom.orchestrator.v1.Event\"Q\n\x14ListArtifactsRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"g\n\x15ListArtifactsResponse\x12\x35\n\tartifacts\x18\x01 \x03(\x0b\x32\".workroom.orchestrator.v1.Artifact\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"*\n\x13ReadArtifactRequest\x12\x13\n\x0b\x61rtifact_id\x18\x01 \x01(\t\"1\n\x14ReadArtifactResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x08*I\n\x06Review\x12\x16\n\x12REVIEW_UNSPECIFIED\x10\x00\x12\x0f\n\x0bREVIEW_NONE\x10\x01\x12\x16\n\x12REVIEW_AUTO_REVIEW\x10\x02\x32\x9e\n\n\x0eSessionService\x12p\n\rCreateSession\x12..workroom.orchestrator.v1.CreateSessionRequest\x1a/.workroom.orchestrator.v1.CreateSessionResponse\x12g\n\nGetSession\x12+.workroom.orchestrator.v1.GetSessionRequest\x1a,.workroom.orchestrator.v1.GetSessionResponse\x12m\n\x0cListSessions\x12-.workroom.orchestrator.v1.ListSessionsRequest\x1a..workroom.orchestrator.v1.ListSessionsResponse\x12p\n\rDeleteSession\x12..workroom.orchestrator.v1.DeleteSessionRequest\x1a/.workroom.orchestrator.v1.DeleteSessionResponse\x12j\n\x0bSubmitInput\x12,.workroom.orchestrator.v1.SubmitInputRequest\x1a-.workroom.orchestrator.v1.SubmitInputResponse\x12g\n\nCancelTurn\x12+.workroom.orchestrator.v1.CancelTurnRequest\x1a,.workroom.orchestrator.v1.CancelTurnResponse\x12^\n\x07GetTurn\x12(.workroom.orchestrator.v1.GetTurnRequest\x1a).workroom.orchestrator.v1.GetTurnResponse\x12\x64\n\tListTurns\x12*.workroom.orchestrator.v1.ListTurnsRequest\x1a+.workroom.orchestrator.v1.ListTurnsResponse\x12\x64\n\tListItems\x12*.workroom.orchestrator.v1.ListItemsRequest\x1a+.workroom.orchestrator.v1.ListItemsResponse\x12l\n\x0bWatchEvents\x12,.workroom.orchestrator.v1.WatchEventsRequest\x1a-.workroom.orchestrator.v1.WatchEventsResponse0\x01\x12p\n\rListArtifacts\x12..workroom.orchestrator.v1.ListArtifactsRequest\x1a/.workroom.orchestrator.v1.ListArtifactsResponse\x12o\n\x0cReadArtifact\x12-.workroom.orchestrator.v1.ReadArtifactRequest\x1a..workroom.orchestrator.v1.ReadArtifactResponse0\x01\x42\x98\x01\n\x18workroom.orchestrator.v1P\x01Z\'workroom/orchestrator/v1;orchestratorv1\xaa\x02\x18Workroom.Orchestrator.V1\xca\x02\x18Workroom\\Orchestrator\\V1\xea\x02\x1aWorkroom::Orchestrator::V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'workroom/orchestrator/v1/sessions.proto\x12\x18workroom.orchestrator.v1\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a%workroom/orchestrator/v1/agents.proto\x1a+workroom/orchestrator/v1/environments.proto\x1a%workroom/orchestrator/v1/events.proto\x1a$workroom/orchestrator/v1/turns.proto\"\xa2\x05\n\x07Session\x12\n\n\x02id\x18\x01 \x01(\t\x12\x12\n\nproject_id\x18\x02 \x01(\t\x12\x36\n\x05state\x18\x03 \x01(\x0e\x32\'.workroom.orchestrator.v1.Session.State\x12.\n\x05\x61gent\x18\x04 \x01(\x0b\x32\x1f.workroom.orchestrator.v1.Agent\x12:\n\x0b\x65nvironment\x18\x05 \x01(\x0b\x32%.workroom.orchestrator.v1.Environment\x12\x30\n\x06review\x18\x06 \x01(\x0e\x32 .workroom.orchestrator.v1.Review\x12\x41\n\x08metadata\x18\x07 \x03(\x0b\x32/.workroom.orchestrator.v1.Session.MetadataEntry\x12.\n\x05usage\x18\x08 \x01(\x0b\x32\x1f.workroom.orchestrator.v1.Usage\x12\r\n\x05\x65rror\x18\t \x01(\t\x12\x1c\n\x14last_sequence_number\x18\n \x01(\x03\x12/\n\x0b\x63reate_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x34\n\x10last_active_time\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08\x61gent_id\x18\r \x01(\t\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"W\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x0e\n\nSTATE_IDLE\x10\x01\x12\x15\n\x11STATE_IN_PROGRESS\x10\x02\x12\x10\n\x0cSTATE_FAILED\x10\x03\"\xa9\x03\n\x14\x43reateSessionRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\nproject_id\x18\x02 \x01(\t\x12.\n\x05\x61gent\x18\x03 \x01(\x0b\x32\x1f.workroom.orchestrator.v1.Agent\x12>\n\x0b\x65nvironment\x18\x04 \x01(\x0b\x32).workroom.orchestrator.v1.EnvironmentSpec\x12\x30\n\x06review\x18\x05 \x01(\x0e\x32 .workroom.orchestrator.v1.Review\x12\x34\n\x05input\x18\x06 \x03(\x0b\x32%.workroom.orchestrator.v1.ContentPart\x12N\n\x08metadata\x18\x07 \x03(\x0b\x32<.workroom.orchestrator.v1.CreateSessionRequest.MetadataEntry\x12\x10\n\x08\x61gent_id\x18\x08 \x01(\t\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\\\n\x15\x43reateSessionResponse\x12\x32\n\x07session\x18\x01 \x01(\x0b\x32!.workroom.orchestrator.v1.Session\x12\x0f\n\x07turn_id\x18\x02 \x01(\t\"\'\n\x11GetSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"H\n\x12GetSessionResponse\x12\x32\n\x07session\x18\x01 \x01(\x0b\x32!.workroom.orchestrator.v1.Session\"\xce\x01\n\x13ListSessionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12M\n\x08metadata\x18\x03 \x03(\x0b\x32;.workroom.orchestrator.v1.ListSessionsRequest.MetadataEntry\x12\x10\n\x08\x61gent_id\x18\x04 \x01(\t\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"d\n\x14ListSessionsResponse\x12\x33\n\x08sessions\x18\x01 \x03(\x0b\x32!.workroom.orchestrator.v1.Session\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xbe\x02\n\x14UpdateSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12.\n\x05\x61gent\x18\x03 \x01(\x0b\x32\x1f.workroom.orchestrator.v1.Agent\x12\x30\n\x06review\x18\x04 \x01(\x0e\x32 .workroom.orchestrator.v1.Review\x12N\n\x08metadata\x18\x05 \x03(\x0b\x32<.workroom.orchestrator.v1.UpdateSessionRequest.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"K\n\x15UpdateSessionResponse\x12\x32\n\x07session\x18\x01 \x01(\x0b\x32!.workroom.orchestrator.v1.Session\"*\n\x14\x44\x65leteSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\x17\n\x15\x44\x65leteSessionResponse\"r\n\x12SubmitInputRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x34\n\x05input\x18\x03 \x03(\x0b\x32%.workroom.orchestrator.v1.ContentPart\"C\n\x13SubmitInputResponse\x12,\n\x04turn\x18\x01 \x01(\x0b\x32\x1e.workroom.orchestrator.v1.Turn\"\'\n\x11\x43\x61ncelTurnRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"C\n\x12\x43\x61ncelTurnResponse\x12-\n\x05turns\x18\x01 \x03(\x0b\x32\x1e.workroom.orchestrator.v1.Turn\"!\n\x0eGetTurnRequest\x12\x0f\n\x07turn_id\x18\x01 \x01(\t\"?\n\x0fGetTurnResponse\x12,\n\x04turn\x18\x01 \x01(\x0b\x32\x1e.workroom.orchestrator.v1.Turn\"M\n\x10ListTurnsRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"[\n\x11ListTurnsResponse\x12-\n\x05turns\x18\x01 \x03(\x0b\x32\x1e.workroom.orchestrator.v1.Turn\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"^\n\x10ListItemsRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0f\n\x07turn_id\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"[\n\x11ListItemsResponse\x12-\n\x05items\x18\x01 \x03(\x0b\x32\x1e.workroom.orchestrator.v1.Item\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"q\n\x12WatchEventsRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x1d\n\x15\x61\x66ter_sequence_number\x18\x02 \x01(\x03\x12\x12\n\nuntil_idle\x18\x03 \x01(\x08\x12\x14\n\x0c\x64urable_only\x18\x04 \x01(\x08\"E\n\x13WatchEventsResponse\x12.\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x1f.workroom.orchestrator.v1.Event\"Q\n\x14ListArtifactsRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"g\n\x15ListArtifactsResponse\x12\x35\n\tartifacts\x18\x01 \x03(\x0b\x32\".workroom.orchestrator.v1.Artifact\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"*\n\x13ReadArtifactRequest\x12\x13\n\x0b\x61rtifact_id\x18\x01 \x01(\t\"1\n\x14ReadArtifactResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x08*I\n\x06Review\x12\x16\n\x12REVIEW_UNSPECIFIED\x10\x00\x12\x0f\n\x0bREVIEW_NONE\x10\x01\x12\x16\n\x12REVIEW_AUTO_REVIEW\x10\x02\x32\x90\x0b\n\x0eSessionService\x12p\n\rCreateSession\x12..workroom.orchestrator.v1.CreateSessionRequest\x1a/.workroom.orchestrator.v1.CreateSessionResponse\x12g\n\nGetSession\x12+.workroom.orchestrator.v1.GetSessionRequest\x1a,.workroom.orchestrator.v1.GetSessionResponse\x12m\n\x0cListSessions\x12-.workroom.orchestrator.v1.ListSessionsRequest\x1a..workroom.orchestrator.v1.ListSessionsResponse\x12p\n\rUpdateSession\x12..workroom.orchestrator.v1.UpdateSessionRequest\x1a/.workroom.orchestrator.v1.UpdateSessionResponse\x12p\n\rDeleteSession\x12..workroom.orchestrator.v1.DeleteSessionRequest\x1a/.workroom.orchestrator.v1.DeleteSessionResponse\x12j\n\x0bSubmitInput\x12,.workroom.orchestrator.v1.SubmitInputRequest\x1a-.workroom.orchestrator.v1.SubmitInputResponse\x12g\n\nCancelTurn\x12+.workroom.orchestrator.v1.CancelTurnRequest\x1a,.workroom.orchestrator.v1.CancelTurnResponse\x12^\n\x07GetTurn\x12(.workroom.orchestrator.v1.GetTurnRequest\x1a).workroom.orchestrator.v1.GetTurnResponse\x12\x64\n\tListTurns\x12*.workroom.orchestrator.v1.ListTurnsRequest\x1a+.workroom.orchestrator.v1.ListTurnsResponse\x12\x64\n\tListItems\x12*.workroom.orchestrator.v1.ListItemsRequest\x1a+.workroom.orchestrator.v1.ListItemsResponse\x12l\n\x0bWatchEvents\x12,.workroom.orchestrator.v1.WatchEventsRequest\x1a-.workroom.orchestrator.v1.WatchEventsResponse0\x01\x12p\n\rListArtifacts\x12..workroom.orchestrator.v1.ListArtifactsRequest\x1a/.workroom.orchestrator.v1.ListArtifactsResponse\x12o\n\x0cReadArtifact\x12-.workroom.orchestrator.v1.ReadArtifactRequest\x1a..workroom.orchestrator.v1.ReadArtifactResponse0\x01\x42\x98\x01\n\x18workroom.orchestrator.v1P\x01Z\'workroom/orchestrator/v1;orchestratorv1\xaa\x02\x18Workroom.Orchestrator.V1\xca\x02\x18Workroom\\Orchestrator\\V1\xea\x02\x1aWorkroom::Orchestrator::V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,66 +44,74 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CREATESESSIONREQUEST_METADATAENTRY']._serialized_options = b'8\001'
   _globals['_LISTSESSIONSREQUEST_METADATAENTRY']._loaded_options = None
   _globals['_LISTSESSIONSREQUEST_METADATAENTRY']._serialized_options = b'8\001'
-  _globals['_REVIEW']._serialized_start=3128
-  _globals['_REVIEW']._serialized_end=3201
-  _globals['_SESSION']._serialized_start=264
-  _globals['_SESSION']._serialized_end=920
-  _globals['_SESSION_METADATAENTRY']._serialized_start=784
-  _globals['_SESSION_METADATAENTRY']._serialized_end=831
-  _globals['_SESSION_STATE']._serialized_start=833
-  _globals['_SESSION_STATE']._serialized_end=920
-  _globals['_CREATESESSIONREQUEST']._serialized_start=923
-  _globals['_CREATESESSIONREQUEST']._serialized_end=1330
-  _globals['_CREATESESSIONREQUEST_METADATAENTRY']._serialized_start=784
-  _globals['_CREATESESSIONREQUEST_METADATAENTRY']._serialized_end=831
-  _globals['_CREATESESSIONRESPONSE']._serialized_start=1332
-  _globals['_CREATESESSIONRESPONSE']._serialized_end=1424
-  _globals['_GETSESSIONREQUEST']._serialized_start=1426
-  _globals['_GETSESSIONREQUEST']._serialized_end=1465
-  _globals['_GETSESSIONRESPONSE']._serialized_start=1467
-  _globals['_GETSESSIONRESPONSE']._serialized_end=1539
-  _globals['_LISTSESSIONSREQUEST']._serialized_start=1542
-  _globals['_LISTSESSIONSREQUEST']._serialized_end=1730
-  _globals['_LISTSESSIONSREQUEST_METADATAENTRY']._serialized_start=784
-  _globals['_LISTSESSIONSREQUEST_METADATAENTRY']._serialized_end=831
-  _globals['_LISTSESSIONSRESPONSE']._serialized_start=1732
-  _globals['_LISTSESSIONSRESPONSE']._serialized_end=1832
-  _globals['_DELETESESSIONREQUEST']._serialized_start=1834
-  _globals['_DELETESESSIONREQUEST']._serialized_end=1876
-  _globals['_DELETESESSIONRESPONSE']._serialized_start=1878
-  _globals['_DELETESESSIONRESPONSE']._serialized_end=1901
-  _globals['_SUBMITINPUTREQUEST']._serialized_start=1903
-  _globals['_SUBMITINPUTREQUEST']._serialized_end=2017
-  _globals['_SUBMITINPUTRESPONSE']._serialized_start=2019
-  _globals['_SUBMITINPUTRESPONSE']._serialized_end=2086
-  _globals['_CANCELTURNREQUEST']._serialized_start=2088
-  _globals['_CANCELTURNREQUEST']._serialized_end=2127
-  _globals['_CANCELTURNRESPONSE']._serialized_start=2129
-  _globals['_CANCELTURNRESPONSE']._serialized_end=2196
-  _globals['_GETTURNREQUEST']._serialized_start=2198
-  _globals['_GETTURNREQUEST']._serialized_end=2231
-  _globals['_GETTURNRESPONSE']._serialized_start=2233
-  _globals['_GETTURNRESPONSE']._serialized_end=2296
-  _globals['_LISTTURNSREQUEST']._serialized_start=2298
-  _globals['_LISTTURNSREQUEST']._serialized_end=2375
-  _globals['_LISTTURNSRESPONSE']._serialized_start=2377
-  _globals['_LISTTURNSRESPONSE']._serialized_end=2468
-  _globals['_LISTITEMSREQUEST']._serialized_start=2470
-  _globals['_LISTITEMSREQUEST']._serialized_end=2564
-  _globals['_LISTITEMSRESPONSE']._serialized_start=2566
-  _globals['_LISTITEMSRESPONSE']._serialized_end=2657
-  _globals['_WATCHEVENTSREQUEST']._serialized_start=2659
-  _globals['_WATCHEVENTSREQUEST']._serialized_end=2772
-  _globals['_WATCHEVENTSRESPONSE']._serialized_start=2774
-  _globals['_WATCHEVENTSRESPONSE']._serialized_end=2843
-  _globals['_LISTARTIFACTSREQUEST']._serialized_start=2845
-  _globals['_LISTARTIFACTSREQUEST']._serialized_end=2926
-  _globals['_LISTARTIFACTSRESPONSE']._serialized_start=2928
-  _globals['_LISTARTIFACTSRESPONSE']._serialized_end=3031
-  _globals['_READARTIFACTREQUEST']._serialized_start=3033
-  _globals['_READARTIFACTREQUEST']._serialized_end=3075
-  _globals['_READARTIFACTRESPONSE']._serialized_start=3077
-  _globals['_READARTIFACTRESPONSE']._serialized_end=3126
-  _globals['_SESSIONSERVICE']._serialized_start=3204
-  _globals['_SESSIONSERVICE']._serialized_end=4514
+  _globals['_UPDATESESSIONREQUEST_METADATAENTRY']._loaded_options = None
+  _globals['_UPDATESESSIONREQUEST_METADATAENTRY']._serialized_options = b'8\001'
+  _globals['_REVIEW']._serialized_start=3614
+  _globals['_REVIEW']._serialized_end=3687
+  _globals['_SESSION']._serialized_start=298
+  _globals['_SESSION']._serialized_end=972
+  _globals['_SESSION_METADATAENTRY']._serialized_start=836
+  _globals['_SESSION_METADATAENTRY']._serialized_end=883
+  _globals['_SESSION_STATE']._serialized_start=885
+  _globals['_SESSION_STATE']._serialized_end=972
+  _globals['_CREATESESSIONREQUEST']._serialized_start=975
+  _globals['_CREATESESSIONREQUEST']._serialized_end=1400
+  _globals['_CREATESESSIONREQUEST_METADATAENTRY']._serialized_start=836
+  _globals['_CREATESESSIONREQUEST_METADATAENTRY']._serialized_end=883
+  _globals['_CREATESESSIONRESPONSE']._serialized_start=1402
+  _globals['_CREATESESSIONRESPONSE']._serialized_end=1494
+  _globals['_GETSESSIONREQUEST']._serialized_start=1496
+  _globals['_GETSESSIONREQUEST']._serialized_end=1535
+  _globals['_GETSESSIONRESPONSE']._serialized_start=1537
+  _globals['_GETSESSIONRESPONSE']._serialized_end=1609
+  _globals['_LISTSESSIONSREQUEST']._serialized_start=1612
+  _globals['_LISTSESSIONSREQUEST']._serialized_end=1818
+  _globals['_LISTSESSIONSREQUEST_METADATAENTRY']._serialized_start=836
+  _globals['_LISTSESSIONSREQUEST_METADATAENTRY']._serialized_end=883
+  _globals['_LISTSESSIONSRESPONSE']._serialized_start=1820
+  _globals['_LISTSESSIONSRESPONSE']._serialized_end=1920
+  _globals['_UPDATESESSIONREQUEST']._serialized_start=1923
+  _globals['_UPDATESESSIONREQUEST']._serialized_end=2241
+  _globals['_UPDATESESSIONREQUEST_METADATAENTRY']._serialized_start=836
+  _globals['_UPDATESESSIONREQUEST_METADATAENTRY']._serialized_end=883
+  _globals['_UPDATESESSIONRESPONSE']._serialized_start=2243
+  _globals['_UPDATESESSIONRESPONSE']._serialized_end=2318
+  _globals['_DELETESESSIONREQUEST']._serialized_start=2320
+  _globals['_DELETESESSIONREQUEST']._serialized_end=2362
+  _globals['_DELETESESSIONRESPONSE']._serialized_start=2364
+  _globals['_DELETESESSIONRESPONSE']._serialized_end=2387
+  _globals['_SUBMITINPUTREQUEST']._serialized_start=2389
+  _globals['_SUBMITINPUTREQUEST']._serialized_end=2503
+  _globals['_SUBMITINPUTRESPONSE']._serialized_start=2505
+  _globals['_SUBMITINPUTRESPONSE']._serialized_end=2572
+  _globals['_CANCELTURNREQUEST']._serialized_start=2574
+  _globals['_CANCELTURNREQUEST']._serialized_end=2613
+  _globals['_CANCELTURNRESPONSE']._serialized_start=2615
+  _globals['_CANCELTURNRESPONSE']._serialized_end=2682
+  _globals['_GETTURNREQUEST']._serialized_start=2684
+  _globals['_GETTURNREQUEST']._serialized_end=2717
+  _globals['_GETTURNRESPONSE']._serialized_start=2719
+  _globals['_GETTURNRESPONSE']._serialized_end=2782
+  _globals['_LISTTURNSREQUEST']._serialized_start=2784
+  _globals['_LISTTURNSREQUEST']._serialized_end=2861
+  _globals['_LISTTURNSRESPONSE']._serialized_start=2863
+  _globals['_LISTTURNSRESPONSE']._serialized_end=2954
+  _globals['_LISTITEMSREQUEST']._serialized_start=2956
+  _globals['_LISTITEMSREQUEST']._serialized_end=3050
+  _globals['_LISTITEMSRESPONSE']._serialized_start=3052
+  _globals['_LISTITEMSRESPONSE']._serialized_end=3143
+  _globals['_WATCHEVENTSREQUEST']._serialized_start=3145
+  _globals['_WATCHEVENTSREQUEST']._serialized_end=3258
+  _globals['_WATCHEVENTSRESPONSE']._serialized_start=3260
+  _globals['_WATCHEVENTSRESPONSE']._serialized_end=3329
+  _globals['_LISTARTIFACTSREQUEST']._serialized_start=3331
+  _globals['_LISTARTIFACTSREQUEST']._serialized_end=3412
+  _globals['_LISTARTIFACTSRESPONSE']._serialized_start=3414
+  _globals['_LISTARTIFACTSRESPONSE']._serialized_end=3517
+  _globals['_READARTIFACTREQUEST']._serialized_start=3519
+  _globals['_READARTIFACTREQUEST']._serialized_end=3561
+  _globals['_READARTIFACTRESPONSE']._serialized_start=3563
+  _globals['_READARTIFACTRESPONSE']._serialized_end=3612
+  _globals['_SESSIONSERVICE']._serialized_start=3690
+  _globals['_SESSIONSERVICE']._serialized_end=5114
 # @@protoc_insertion_point(module_scope)

@@ -5,6 +5,7 @@ isort:skip_file
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
@@ -113,6 +114,7 @@ class Session(_message.Message):
     LAST_SEQUENCE_NUMBER_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     LAST_ACTIVE_TIME_FIELD_NUMBER: _builtins.int
+    AGENT_ID_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Opaque, with prefix `sess_`."""
     project_id: _builtins.str
@@ -125,6 +127,8 @@ class Session(_message.Message):
     """Why it failed."""
     last_sequence_number: _builtins.int
     """The last durable event in its log."""
+    agent_id: _builtins.str
+    """The saved agent that it was created with; empty where there was none."""
     @_builtins.property
     def agent(self) -> _agents_pb2.Agent:
         """Its agent; secrets left out."""
@@ -164,10 +168,11 @@ class Session(_message.Message):
         last_sequence_number: _builtins.int = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         last_active_time: _timestamp_pb2.Timestamp | None = ...,
+        agent_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "create_time", b"create_time", "environment", b"environment", "last_active_time", b"last_active_time", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "create_time", b"create_time", "environment", b"environment", "error", b"error", "id", b"id", "last_active_time", b"last_active_time", "last_sequence_number", b"last_sequence_number", "metadata", b"metadata", "project_id", b"project_id", "review", b"review", "state", b"state", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "agent_id", b"agent_id", "create_time", b"create_time", "environment", b"environment", "error", b"error", "id", b"id", "last_active_time", b"last_active_time", "last_sequence_number", b"last_sequence_number", "metadata", b"metadata", "project_id", b"project_id", "review", b"review", "state", b"state", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -206,15 +211,20 @@ class CreateSessionRequest(_message.Message):
     REVIEW_FIELD_NUMBER: _builtins.int
     INPUT_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
+    AGENT_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Makes the call safe to repeat: at most 128 characters of the caller's choice."""
     project_id: _builtins.str
     """The project that owns it; empty means `default`."""
     review: Global___Review.ValueType
     """How actions that need approval are treated."""
+    agent_id: _builtins.str
+    """A saved agent to begin with; empty means none."""
     @_builtins.property
     def agent(self) -> _agents_pb2.Agent:
-        """Its agent; unset means the default model with the base instructions."""
+        """Its agent; unset means the default model with the base instructions. With `agent_id`, what is
+        set here stands instead of what the saved agent has.
+        """
 
     @_builtins.property
     def environment(self) -> _environments_pb2.EnvironmentSpec:
@@ -238,10 +248,11 @@ class CreateSessionRequest(_message.Message):
         review: Global___Review.ValueType = ...,
         input: _abc.Iterable[_turns_pb2.ContentPart] | None = ...,
         metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        agent_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "environment", b"environment"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "environment", b"environment", "input", b"input", "metadata", b"metadata", "project_id", b"project_id", "request_id", b"request_id", "review", b"review"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "agent_id", b"agent_id", "environment", b"environment", "input", b"input", "metadata", b"metadata", "project_id", b"project_id", "request_id", b"request_id", "review", b"review"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -350,10 +361,13 @@ class ListSessionsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
+    AGENT_ID_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
     """At most this many, up to 100; 0 means 20."""
     page_token: _builtins.str
     """From `next_page_token` of the page before; empty for the first."""
+    agent_id: _builtins.str
+    """Only those that were created with this saved agent; empty means all."""
     @_builtins.property
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Only those that carry all of these pairs."""
@@ -364,10 +378,11 @@ class ListSessionsRequest(_message.Message):
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
         metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        agent_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["metadata", b"metadata", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "metadata", b"metadata", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -400,6 +415,96 @@ class ListSessionsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListSessionsResponse: _TypeAlias = ListSessionsResponse  # noqa: Y015
+
+@_typing.final
+class UpdateSessionRequest(_message.Message):
+    """Changes a session."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class MetadataEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    UPDATE_MASK_FIELD_NUMBER: _builtins.int
+    AGENT_FIELD_NUMBER: _builtins.int
+    REVIEW_FIELD_NUMBER: _builtins.int
+    METADATA_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """The session's id."""
+    review: Global___Review.ValueType
+    """How actions that need approval are treated; only `REVIEW_NONE` is available in this version."""
+    @_builtins.property
+    def update_mask(self) -> _field_mask_pb2.FieldMask:
+        """What is changed: `metadata`, `review`, `agent.model` or `agent.reasoning`. A field that is
+        named and not set is cleared; metadata are replaced as a whole.
+        """
+
+    @_builtins.property
+    def agent(self) -> _agents_pb2.Agent:
+        """The new values of the agent's fields, for the turns that begin from now on."""
+
+    @_builtins.property
+    def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """The new metadata."""
+
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+        update_mask: _field_mask_pb2.FieldMask | None = ...,
+        agent: _agents_pb2.Agent | None = ...,
+        review: Global___Review.ValueType = ...,
+        metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "update_mask", b"update_mask"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "metadata", b"metadata", "review", b"review", "session_id", b"session_id", "update_mask", b"update_mask"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateSessionRequest: _TypeAlias = UpdateSessionRequest  # noqa: Y015
+
+@_typing.final
+class UpdateSessionResponse(_message.Message):
+    """The session as it is now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def session(self) -> Global___Session:
+        """The session."""
+
+    def __init__(
+        self,
+        *,
+        session: Global___Session | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateSessionResponse: _TypeAlias = UpdateSessionResponse  # noqa: Y015
 
 @_typing.final
 class DeleteSessionRequest(_message.Message):

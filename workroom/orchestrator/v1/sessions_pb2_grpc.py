@@ -56,6 +56,11 @@ class SessionServiceStub(object):
                 request_serializer=workroom_dot_orchestrator_dot_v1_dot_sessions__pb2.ListSessionsRequest.SerializeToString,
                 response_deserializer=workroom_dot_orchestrator_dot_v1_dot_sessions__pb2.ListSessionsResponse.FromString,
                 _registered_method=True)
+        self.UpdateSession = channel.unary_unary(
+                '/workroom.orchestrator.v1.SessionService/UpdateSession',
+                request_serializer=workroom_dot_orchestrator_dot_v1_dot_sessions__pb2.UpdateSessionRequest.SerializeToString,
+                response_deserializer=workroom_dot_orchestrator_dot_v1_dot_sessions__pb2.UpdateSessionResponse.FromString,
+                _registered_method=True)
         self.DeleteSession = channel.unary_unary(
                 '/workroom.orchestrator.v1.SessionService/DeleteSession',
                 request_serializer=workroom_dot_orchestrator_dot_v1_dot_sessions__pb2.DeleteSessionRequest.SerializeToString,
@@ -122,7 +127,8 @@ class SessionServiceServicer(object):
         Errors:
         INVALID_ARGUMENT   a field is not allowed (INVALID_FIELD), or asks for something that this
         version does not offer (NOT_SUPPORTED), such as network access
-        NOT_FOUND          a file of the environment does not exist (FILE_NOT_FOUND)
+        NOT_FOUND          a file of the environment does not exist (FILE_NOT_FOUND), or the agent
+        (AGENT_NOT_FOUND)
         ALREADY_EXISTS     the `request_id` was used with another request (REQUEST_ID_REUSED)
         PERMISSION_DENIED  the caller may not name a model endpoint (ENDPOINT_NOT_ALLOWED)
         FAILED_PRECONDITION  neither the session nor the deployment names a model provider
@@ -147,6 +153,21 @@ class SessionServiceServicer(object):
 
         Errors:
         INVALID_ARGUMENT  `page_size` is negative or `page_token` is not one of ours (INVALID_FIELD)
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateSession(self, request, context):
+        """Changes a session: the fields that the mask names, and no other; all of them or none.
+
+        May be called while a turn runs: the turn goes on as it began. Idempotent.
+
+        Errors:
+        INVALID_ARGUMENT  a field is not allowed, the mask is empty or names a field that a session
+        does not have (INVALID_FIELD), or one that cannot be changed or have this
+        value in this version (NOT_SUPPORTED)
+        NOT_FOUND         no such session (SESSION_NOT_FOUND)
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -273,6 +294,11 @@ def add_SessionServiceServicer_to_server(servicer, server):
                     servicer.ListSessions,
                     request_deserializer=workroom_dot_orchestrator_dot_v1_dot_sessions__pb2.ListSessionsRequest.FromString,
                     response_serializer=workroom_dot_orchestrator_dot_v1_dot_sessions__pb2.ListSessionsResponse.SerializeToString,
+            ),
+            'UpdateSession': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateSession,
+                    request_deserializer=workroom_dot_orchestrator_dot_v1_dot_sessions__pb2.UpdateSessionRequest.FromString,
+                    response_serializer=workroom_dot_orchestrator_dot_v1_dot_sessions__pb2.UpdateSessionResponse.SerializeToString,
             ),
             'DeleteSession': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteSession,
@@ -408,6 +434,33 @@ class SessionService(object):
             '/workroom.orchestrator.v1.SessionService/ListSessions',
             workroom_dot_orchestrator_dot_v1_dot_sessions__pb2.ListSessionsRequest.SerializeToString,
             workroom_dot_orchestrator_dot_v1_dot_sessions__pb2.ListSessionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateSession(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/workroom.orchestrator.v1.SessionService/UpdateSession',
+            workroom_dot_orchestrator_dot_v1_dot_sessions__pb2.UpdateSessionRequest.SerializeToString,
+            workroom_dot_orchestrator_dot_v1_dot_sessions__pb2.UpdateSessionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -49,7 +49,8 @@ class SessionServiceStub:
     Errors:
       INVALID_ARGUMENT   a field is not allowed (INVALID_FIELD), or asks for something that this
                          version does not offer (NOT_SUPPORTED), such as network access
-      NOT_FOUND          a file of the environment does not exist (FILE_NOT_FOUND)
+      NOT_FOUND          a file of the environment does not exist (FILE_NOT_FOUND), or the agent
+                         (AGENT_NOT_FOUND)
       ALREADY_EXISTS     the `request_id` was used with another request (REQUEST_ID_REUSED)
       PERMISSION_DENIED  the caller may not name a model endpoint (ENDPOINT_NOT_ALLOWED)
       FAILED_PRECONDITION  neither the session nor the deployment names a model provider
@@ -66,6 +67,17 @@ class SessionServiceStub:
 
     Errors:
       INVALID_ARGUMENT  `page_size` is negative or `page_token` is not one of ours (INVALID_FIELD)
+    """
+    UpdateSession: _grpc.UnaryUnaryMultiCallable[_sessions_pb2.UpdateSessionRequest, _sessions_pb2.UpdateSessionResponse]
+    """Changes a session: the fields that the mask names, and no other; all of them or none.
+
+    May be called while a turn runs: the turn goes on as it began. Idempotent.
+
+    Errors:
+      INVALID_ARGUMENT  a field is not allowed, the mask is empty or names a field that a session
+                        does not have (INVALID_FIELD), or one that cannot be changed or have this
+                        value in this version (NOT_SUPPORTED)
+      NOT_FOUND         no such session (SESSION_NOT_FOUND)
     """
     DeleteSession: _grpc.UnaryUnaryMultiCallable[_sessions_pb2.DeleteSessionRequest, _sessions_pb2.DeleteSessionResponse]
     """Deletes a session with its environment, events and artifacts; a turn that runs is ended.
@@ -157,7 +169,8 @@ class SessionServiceAsyncStub(SessionServiceStub):
     Errors:
       INVALID_ARGUMENT   a field is not allowed (INVALID_FIELD), or asks for something that this
                          version does not offer (NOT_SUPPORTED), such as network access
-      NOT_FOUND          a file of the environment does not exist (FILE_NOT_FOUND)
+      NOT_FOUND          a file of the environment does not exist (FILE_NOT_FOUND), or the agent
+                         (AGENT_NOT_FOUND)
       ALREADY_EXISTS     the `request_id` was used with another request (REQUEST_ID_REUSED)
       PERMISSION_DENIED  the caller may not name a model endpoint (ENDPOINT_NOT_ALLOWED)
       FAILED_PRECONDITION  neither the session nor the deployment names a model provider
@@ -174,6 +187,17 @@ class SessionServiceAsyncStub(SessionServiceStub):
 
     Errors:
       INVALID_ARGUMENT  `page_size` is negative or `page_token` is not one of ours (INVALID_FIELD)
+    """
+    UpdateSession: _aio.UnaryUnaryMultiCallable[_sessions_pb2.UpdateSessionRequest, _sessions_pb2.UpdateSessionResponse]  # type: ignore[assignment]
+    """Changes a session: the fields that the mask names, and no other; all of them or none.
+
+    May be called while a turn runs: the turn goes on as it began. Idempotent.
+
+    Errors:
+      INVALID_ARGUMENT  a field is not allowed, the mask is empty or names a field that a session
+                        does not have (INVALID_FIELD), or one that cannot be changed or have this
+                        value in this version (NOT_SUPPORTED)
+      NOT_FOUND         no such session (SESSION_NOT_FOUND)
     """
     DeleteSession: _aio.UnaryUnaryMultiCallable[_sessions_pb2.DeleteSessionRequest, _sessions_pb2.DeleteSessionResponse]  # type: ignore[assignment]
     """Deletes a session with its environment, events and artifacts; a turn that runs is ended.
@@ -268,7 +292,8 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         Errors:
           INVALID_ARGUMENT   a field is not allowed (INVALID_FIELD), or asks for something that this
                              version does not offer (NOT_SUPPORTED), such as network access
-          NOT_FOUND          a file of the environment does not exist (FILE_NOT_FOUND)
+          NOT_FOUND          a file of the environment does not exist (FILE_NOT_FOUND), or the agent
+                             (AGENT_NOT_FOUND)
           ALREADY_EXISTS     the `request_id` was used with another request (REQUEST_ID_REUSED)
           PERMISSION_DENIED  the caller may not name a model endpoint (ENDPOINT_NOT_ALLOWED)
           FAILED_PRECONDITION  neither the session nor the deployment names a model provider
@@ -297,6 +322,23 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Errors:
           INVALID_ARGUMENT  `page_size` is negative or `page_token` is not one of ours (INVALID_FIELD)
+        """
+
+    @_abc_1.abstractmethod
+    def UpdateSession(
+        self,
+        request: _sessions_pb2.UpdateSessionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_sessions_pb2.UpdateSessionResponse, _abc.Awaitable[_sessions_pb2.UpdateSessionResponse]]:
+        """Changes a session: the fields that the mask names, and no other; all of them or none.
+
+        May be called while a turn runs: the turn goes on as it began. Idempotent.
+
+        Errors:
+          INVALID_ARGUMENT  a field is not allowed, the mask is empty or names a field that a session
+                            does not have (INVALID_FIELD), or one that cannot be changed or have this
+                            value in this version (NOT_SUPPORTED)
+          NOT_FOUND         no such session (SESSION_NOT_FOUND)
         """
 
     @_abc_1.abstractmethod
