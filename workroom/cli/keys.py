@@ -2,32 +2,12 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import click
-import grpc
 
-from workroom.cli.installation import NotUp
-from workroom.cli.services import ORCHESTRATOR
-from workroom.client import Client
-from workroom.errors import WorkroomError
+from workroom.cli.owner import owner
 from workroom.orchestrator.v1 import keys_pb2
-from workroom.paths import Home
 from workroom.rpc.channel import translate_errors
-
-
-@asynccontextmanager
-async def _owner() -> AsyncIterator[Client]:
-    """The owner's client. Raises `NotUp` where nobody answers."""
-    address = ORCHESTRATOR.address(Home.from_env())
-    try:
-        async with Client.connect(address) as client:
-            yield client
-    except WorkroomError as error:
-        if error.code is not grpc.StatusCode.UNAVAILABLE:
-            raise
-        raise NotUp(f"no orchestrator answers at {address}: start it with `workroom up`") from error
 
 
 @click.group()
@@ -41,7 +21,7 @@ def create(name: str) -> None:
     """Create a key called NAME and print it; it is shown this once."""
 
     async def work() -> str:
-        async with _owner() as client:
+        async with owner() as client:
             with translate_errors():
                 response = await client.keys.CreateKey(keys_pb2.CreateKeyRequest(name=name))
         return response.secret
@@ -57,7 +37,7 @@ def list_keys(as_json: bool) -> None:
     async def work() -> list[keys_pb2.Key]:
         found: list[keys_pb2.Key] = []
         token = ""
-        async with _owner() as client:
+        async with owner() as client:
             while True:
                 request = keys_pb2.ListKeysRequest(page_size=100, page_token=token)
                 with translate_errors():
@@ -81,7 +61,7 @@ def delete(key_id: str) -> None:
     """Delete the key with id KEY_ID; calls with it are refused from then on."""
 
     async def work() -> None:
-        async with _owner() as client:
+        async with owner() as client:
             with translate_errors():
                 await client.keys.DeleteKey(keys_pb2.DeleteKeyRequest(key_id=key_id))
 

@@ -13,11 +13,13 @@ import click
 
 from workroom import __version__
 from workroom.cli import keys as key_commands
+from workroom.cli.agents import agents
 from workroom.cli.display import printable
 from workroom.cli.installation import Installation, NotUp
 from workroom.cli.run import PROTOCOLS, Options
 from workroom.cli.run import run as run_prompt
 from workroom.cli.services import SERVICES, serving
+from workroom.cli.sessions import sessions
 from workroom.cli.supervision import Supervision
 from workroom.cli.traffic import traffic
 from workroom.errors import WorkroomError
@@ -169,6 +171,8 @@ async def _health(home: Home) -> dict[str, bool]:
     return {service.name: answer for service, answer in zip(SERVICES, answers, strict=True)}
 
 
+cli.add_command(agents)
+cli.add_command(sessions)
 cli.add_command(key_commands.keys)
 cli.add_command(traffic)
 
