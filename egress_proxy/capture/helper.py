@@ -17,8 +17,10 @@ from egress_proxy.capture import wire
 from egress_proxy.capture.namespaces import Captured, Namespace, NotThatContainer, Process
 from egress_proxy.capture.wire import Status, Verb
 
-IDLE_SECONDS = 5.0
-"""How long it stays with nothing to hold and nobody connected."""
+START_SECONDS = 5.0
+"""How long it waits for the first who connects."""
+IDLE_SECONDS = 0.5
+"""How long it stays afterwards with nothing to hold and nobody connected."""
 RESTART_SECONDS = 0.1
 
 
@@ -46,14 +48,11 @@ class Helper:
 
     def serve(self) -> None:
         """Serves until there has been nothing to do for `IDLE_SECONDS`."""
-        idle_since = time.monotonic()
-        while True:
-            for key, _ in self._selector.select(1.0):
+        patience: float | None = START_SECONDS
+        while ready := self._selector.select(patience):
+            for key, _ in ready:
                 key.data(key.fileobj)
-            if self._connections or self._held:
-                idle_since = time.monotonic()
-            elif time.monotonic() - idle_since > IDLE_SECONDS:
-                return
+            patience = None if self._connections or self._held else IDLE_SECONDS
 
     def _accept(self, listener: socket.socket) -> None:
         connection, _ = listener.accept()
