@@ -13,6 +13,9 @@ GRPCURL := github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3
 # Compiled modules are kept here whatever the shell says: each service starts in half the time.
 unexport PYTHONDONTWRITEBYTECODE
 
+# Tests wait for processes more than they compute: two at a time, those of a file in their order.
+SPREAD := --numprocesses=2 --dist=loadfile
+
 # Another interpreter: `make PYTHON=/path/of/python3.12 …`
 PYTHON ?= python3
 INTERPRETERS := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11
@@ -28,10 +31,10 @@ demo: setup ## show the whole thing on a small task; needs no model and no key
 	$(BIN)/python examples/demo.py
 
 test: setup ## all tests but the slow ones
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest $(SPREAD) -m "not slow"
 
 test-all: setup grpcurl postgres ## all tests
-	PATH="$(CURDIR)/$(TOOLS):$$PATH" $(BIN)/python -m pytest
+	PATH="$(CURDIR)/$(TOOLS):$$PATH" $(BIN)/python -m pytest $(SPREAD)
 
 check: $(INSTALLED) ## format, lint, types and contracts
 	$(BIN)/ruff format --check .

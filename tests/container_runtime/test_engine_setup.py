@@ -209,10 +209,11 @@ async def test_engine_that_ends_at_once_is_an_error_with_the_end_of_its_log(spec
     assert owned_daemon(spec) is None
 
 
-async def test_engine_that_meets_a_pid_file_is_started_again(spec, tmp_path):
+@pytest.mark.parametrize("problem", daemon.PASSING_FAILURES)
+async def test_engine_that_ends_for_what_passes_is_started_again(spec, tmp_path, problem):
     once = tmp_path / "once"
     script = (
-        f'if [ ! -e {once} ]; then touch {once}; echo "pid file found" >&2; exit 1; fi; '
+        f'if [ ! -e {once} ]; then touch {once}; echo "{problem}" >&2; exit 1; fi; '
         f"exec {sys.executable} -c '{FAKE_ENGINE}' \"$@\""
     )
     spec = replace(spec, launcher=("sh", "-c", script))
