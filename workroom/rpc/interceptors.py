@@ -17,7 +17,7 @@ from workroom.errors import Draining, Internal, InvalidField, MethodUnknown, Wor
 from workroom.rpc.drain import Drain
 from workroom.rpc.handlers import Body, Context, Handler, body_of, handler_like, raising
 from workroom.rpc.status import DETAILS_KEY, refused_by_library, to_status
-from workroom.rpc.telemetry import REQUEST_ID, enter_call
+from workroom.rpc.telemetry import REQUEST_ID, current_request_id, enter_call, new_request_id
 from workroom.rpc.watchdog import Stacks, stack_of
 
 log = structlog.get_logger(__name__)
@@ -27,6 +27,8 @@ T = TypeVar("T")
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]]
 
 _QUIET_PREFIXES = ("/grpc.health.", "/grpc.reflection.")
+_SHAPED = 256
+"""Methods whose handler is kept in its one shape; there are fewer, but clients make up names."""
 _OUR_FAULT = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.DATA_LOSS}
 
 
@@ -77,6 +79,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     def __init__(self, drain: Drain, calls: Calls) -> None:
         self._drain = drain
         self._calls = calls
+        self._log = log.bind()
+        self._shaped: dict[str, tuple[Handler, Handler]] = {}
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
@@ -86,7 +90,13 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         request_id, trace = enter_call(handler_call_details.invocation_metadata or ())
         structlog.contextvars.bind_contextvars(request_id=request_id, trace_id=trace.trace_id)
         handler = await self._found(continuation, handler_call_details)
-        return handler_like(handler, self._wrapped(body_of(handler), method, request_id))
+        known = self._shaped.get(method)
+        if known is not None and known[0] is handler:
+            return known[1]
+        shaped = handler_like(handler, self._wrapped(body_of(handler), method))
+        if len(self._shaped) < _SHAPED:
+            self._shaped[method] = (handler, shaped)
+        return shaped
 
     async def _found(self, continuation: Continuation, details: grpc.HandlerCallDetails) -> Handler:
         """The handler, or one that fails: nothing raised here would reach the client intact."""
@@ -101,19 +111,20 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             return raising(error)
         return handler or raising(MethodUnknown(f"there is no method {method}", method=method))
 
-    def _wrapped(self, body: Body, method: str, request_id: str) -> Body:
+    def _wrapped(self, body: Body, method: str) -> Body:
         async def call(request: Any, context: Context) -> Any:
             start = time.monotonic()
+            request_id = current_request_id() or new_request_id()
             try:
                 response = await self._calls.run(method, body(request, context))
             except BaseException as failure:
                 ending = self._ending(failure, method, context)
                 if not isinstance(ending, WorkroomError):
-                    _log_call(method, ending, start)
+                    self._log_call(method, ending, start)
                     raise
-                _log_call(method, ending.code, start)
+                self._log_call(method, ending.code, start)
                 await _abort(context, ending, request_id)
-            _log_call(method, context.code() or grpc.StatusCode.OK, start)
+            self._log_call(method, context.code() or grpc.StatusCode.OK, start)
             context.set_trailing_metadata((*context.trailing_metadata(), (REQUEST_ID, request_id)))
             return response
 
@@ -146,6 +157,16 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         log.error("call cancelled by itself", method=method, exc_info=True)
         return Internal("internal error")
 
+    def _log_call(self, method: str, code: grpc.StatusCode, start: float) -> None:
+        if code in _OUR_FAULT:
+            write = self._log.error
+        elif method.startswith(_QUIET_PREFIXES):
+            write = self._log.debug
+        else:
+            write = self._log.info
+        milliseconds = round((time.monotonic() - start) * 1000, 2)
+        write("call finished", method=method, code=code.name, duration_ms=milliseconds)
+
 
 async def _abort(context: Context, error: WorkroomError, request_id: str) -> Never:
     status = to_status(error)
@@ -158,17 +179,6 @@ async def _abort(context: Context, error: WorkroomError, request_id: str) -> Nev
         await context.abort(error.code, status.message, trailers)
     except grpc.aio.InternalError as gone:
         raise asyncio.CancelledError from gone
-
-
-def _log_call(method: str, code: grpc.StatusCode, start: float) -> None:
-    if code in _OUR_FAULT:
-        write = log.error
-    elif method.startswith(_QUIET_PREFIXES):
-        write = log.debug
-    else:
-        write = log.info
-    milliseconds = round((time.monotonic() - start) * 1000, 2)
-    write("call finished", method=method, code=code.name, duration_ms=milliseconds)
 
 
 def _cancelled_from_outside() -> bool:
