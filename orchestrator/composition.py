@@ -3,7 +3,7 @@
 import asyncio
 import fcntl
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +13,7 @@ from orchestrator.blobs import Blobs
 from orchestrator.config import Config
 from orchestrator.context import assemble
 from orchestrator.environments.environments import Environments
+from orchestrator.environments.suspensions import Suspensions
 from orchestrator.errors import AlreadyRunning
 from orchestrator.files import Files
 from orchestrator.providers import Providers
@@ -22,7 +23,11 @@ from orchestrator.servicers.agents import AgentServicer
 from orchestrator.servicers.files import FileServicer
 from orchestrator.servicers.keys import KeyServicer
 from orchestrator.servicers.sessions import SessionServicer
-from orchestrator.sessions.cleaning import remove_orphaned_blobs, sweep_forever
+from orchestrator.sessions.cleaning import (
+    note_suspensions_forever,
+    remove_orphaned_blobs,
+    sweep_forever,
+)
 from orchestrator.sessions.feed import Feeds
 from orchestrator.sessions.neighbours import Neighbours
 from orchestrator.sessions.sessions import Sessions
@@ -99,7 +104,12 @@ async def running(config: Config, home: Home) -> AsyncIterator[Serving]:
         )
         neighbours = Neighbours(database, leases, reader, feeds, workers, name)
         await stack.enter_async_context(neighbours.followed())
-        await stack.enter_async_context(_sweeping(environments, reader))
+        await stack.enter_async_context(
+            _working(
+                sweep_forever(environments, reader),
+                note_suspensions_forever(Suspensions(runtime), store),
+            )
+        )
         files = FileStore(database)
         keys = KeyStore(database, now)
         agent_store = AgentStore(database)
@@ -150,13 +160,14 @@ def _verifier(keys: KeyStore) -> Verifier:
 
 
 @asynccontextmanager
-async def _sweeping(environments: Environments, reader: SessionReader) -> AsyncIterator[None]:
+async def _working(*endless: Coroutine[None, None, None]) -> AsyncIterator[None]:
     async with asyncio.TaskGroup() as tasks:
-        sweeper = tasks.create_task(sweep_forever(environments, reader))
+        started = [tasks.create_task(work) for work in endless]
         try:
             yield
         finally:
-            sweeper.cancel()
+            for task in started:
+                task.cancel()
 
 
 @contextmanager

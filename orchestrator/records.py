@@ -38,6 +38,7 @@ class ItemState(StrEnum):
 class EnvironmentState(StrEnum):
     PENDING = "pending"
     READY = "ready"
+    SUSPENDED = "suspended"
     EXPIRED = "expired"
     FAILED = "failed"
 
@@ -455,6 +456,7 @@ class EventKind(StrEnum):
     ITEM_DONE = "item_done"
     ENVIRONMENT_PENDING = "environment_pending"
     ENVIRONMENT_READY = "environment_ready"
+    ENVIRONMENT_SUSPENDED = "environment_suspended"
     ENVIRONMENT_FAILED = "environment_failed"
     ENVIRONMENT_EXPIRED = "environment_expired"
     ARTIFACT_PUBLISHED = "artifact_published"

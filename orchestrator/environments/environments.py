@@ -12,7 +12,14 @@ import structlog
 
 from orchestrator.environments.data_map import Surveyor
 from orchestrator.environments.files import CALL_TIME, ContainerFiles, OutputFile
-from orchestrator.records import Access, Environment, EnvironmentFile, NetworkPolicy, Size
+from orchestrator.records import (
+    Access,
+    Environment,
+    EnvironmentFile,
+    EnvironmentState,
+    NetworkPolicy,
+    Size,
+)
 from orchestrator.runtime_errors import (
     EgressUnavailable,
     RuntimeUnavailable,
@@ -131,14 +138,16 @@ class Environments:
         which leads nowhere until then. Errors: `ContainerGone`, `EnvironmentUnusable`,
         `RuntimeUnavailable`, `EgressUnavailable`.
         """
-        if environment.network.access is Access.DISABLED:
+        is_open = environment.network.access is not Access.DISABLED
+        if not is_open and environment.state is not EnvironmentState.SUSPENDED:
             return
         with runtime_errors(environment.container_id):
             answer = await self._containers.ResumeContainer(
                 pb.ResumeContainerRequest(container_id=environment.container_id),
                 timeout=CREATE_TIME.total_seconds(),
             )
-        await self._attach(answer.container, environment, session_id)
+        if is_open:
+            await self._attach(answer.container, environment, session_id)
 
     async def dispose(self, container_id: str) -> None:
         """Deletes a container with all that is in it. Idempotent.

@@ -285,6 +285,7 @@ _ITEM_STATES = {
 _ENVIRONMENT_STATES = {
     r.EnvironmentState.PENDING: environments_pb2.Environment.STATE_PENDING,
     r.EnvironmentState.READY: environments_pb2.Environment.STATE_READY,
+    r.EnvironmentState.SUSPENDED: environments_pb2.Environment.STATE_SUSPENDED,
     r.EnvironmentState.EXPIRED: environments_pb2.Environment.STATE_EXPIRED,
     r.EnvironmentState.FAILED: environments_pb2.Environment.STATE_FAILED,
 }

@@ -99,7 +99,7 @@ class SessionReader:
 
     async def live_environments(self) -> frozenset[str]:
         """Ids of the environments whose containers are still wanted."""
-        states = (EnvironmentState.PENDING, EnvironmentState.READY)
+        states = (EnvironmentState.PENDING, EnvironmentState.READY, EnvironmentState.SUSPENDED)
         return frozenset(await self._database.read(lambda c: rows.environments_in(c, states)))
 
     async def known(self, session_ids: Sequence[str]) -> frozenset[str]:

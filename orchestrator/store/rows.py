@@ -200,6 +200,12 @@ def unfinished_sessions(connection: Connection) -> Sequence[str]:
     return connection.execute(union(with_turns, with_environment)).scalars().all()
 
 
+def find_environment(connection: Connection, environment_id: str) -> Environment | None:
+    query = select(environments.c.body).where(environments.c.id == environment_id)
+    body = connection.execute(query).scalar()
+    return None if body is None else codec.ENVIRONMENT.read(body)
+
+
 def environments_in(connection: Connection, states: Iterable[EnvironmentState]) -> Sequence[str]:
     wanted = [state.value for state in states]
     query = select(environments.c.id).where(environments.c.state.in_(wanted))

@@ -16,6 +16,7 @@ from orchestrator.records import (
     Agent,
     Artifact,
     Environment,
+    EnvironmentState,
     Event,
     EventKind,
     Item,
@@ -267,6 +268,25 @@ class SessionStore:
             return None, self._apply(connection, change, drafts)
 
         await self._write(change.session_id, operation)
+
+    async def suspend(self, environment_id: str) -> None:
+        """Write that an environment's container sleeps, unless a turn is about to use it."""
+
+        def operation(connection: Connection) -> tuple[None, tuple[Event, ...]]:
+            found = rows.find_environment(connection, environment_id)
+            if found is None:
+                return None, ()
+            head = rows.session_head(connection, found.session_id, lock=True)
+            environment = rows.find_environment(connection, environment_id) or found
+            ready = environment.state is EnvironmentState.READY
+            if not ready or head.state is not SessionState.IDLE:
+                return None, ()
+            asleep = replace(environment, state=EnvironmentState.SUSPENDED)
+            rows.update_environment(connection, asleep)
+            draft = Draft(EventKind.ENVIRONMENT_SUSPENDED, asleep)
+            return None, log.append(connection, asleep.session_id, [draft], self._clock())
+
+        await self._write("", operation)
 
     async def delete(self, session_id: str) -> bool:
         """Forget a session and all that is in it; says whether there was one."""

@@ -121,11 +121,15 @@ class TurnLoop:
                     await self._prepare(journal)
 
     async def _prepare(self, journal: Journal) -> None:
-        if journal.session.environment.state is not EnvironmentState.PENDING:
+        state = journal.session.environment.state
+        if state is EnvironmentState.PENDING:
+            environment = await self._environments.prepare(journal.session)
+        else:
             await self._environments.rejoin(journal.session)
-            journal.turn_to(Stage.THINKING)
-            return
-        environment = await self._environments.prepare(journal.session)
+            if state is not EnvironmentState.SUSPENDED:
+                journal.turn_to(Stage.THINKING)
+                return
+            environment = replace(journal.session.environment, state=EnvironmentState.READY)
         await journal.record(
             environment=environment,
             drafts=[Draft(EventKind.ENVIRONMENT_READY, environment)],

@@ -33,6 +33,8 @@ class FakeRuntime:
         self.executions: dict[str, FakeExecution] = {}
         self.starts: list[str] = []
         self.refuse_images: set[str] = set()
+        self.events: list[containers_pb2.ContainerEvent] = []
+        self.happened = asyncio.Event()
         self.numbers = itertools.count()
         self._directory = directory
         self._tasks = asyncio.TaskGroup()
@@ -50,6 +52,16 @@ class FakeRuntime:
                 await self.stop()
                 for task in self._runs:
                     task.cancel()
+
+    def suspend(self, container_id: str) -> None:
+        """Put a container to sleep, as the runtime does with one that is idle."""
+        container = self.containers[container_id].container
+        container.state = containers_pb2.Container.STATE_SUSPENDED
+        event = containers_pb2.ContainerEvent(
+            container_id=container_id, kind=containers_pb2.ContainerEvent.KIND_SUSPENDED
+        )
+        self.events.append(event)
+        self.happened.set()
 
     async def start(self) -> None:
         self._server = grpc.aio.server()
@@ -242,6 +254,23 @@ class _Containers(containers_rpc.ContainerServiceServicer):
                 raise Refused("NOT_FOUND", "CONTAINER_NOT_FOUND", request.container_id)
             found = self._runtime.containers[request.container_id].container
             return containers_pb2.GetContainerResponse(container=found)
+
+    async def ResumeContainer(self, request, context):
+        async with answering(context):
+            if request.container_id not in self._runtime.containers:
+                raise Refused("NOT_FOUND", "CONTAINER_NOT_FOUND", request.container_id)
+            found = self._runtime.containers[request.container_id].container
+            found.state = containers_pb2.Container.STATE_ACTIVE
+            return containers_pb2.ResumeContainerResponse(container=found)
+
+    async def WatchContainerEvents(self, request, context):
+        seen = len(self._runtime.events)
+        while True:
+            for event in self._runtime.events[seen:]:
+                seen += 1
+                yield containers_pb2.WatchContainerEventsResponse(event=event)
+            self._runtime.happened.clear()
+            await self._runtime.happened.wait()
 
     async def ListContainers(self, request, context):
         found = [answer.container for answer in self._runtime.containers.values()]

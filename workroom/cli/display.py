@@ -41,6 +41,8 @@ class Display:
                 self._note(f"making a container of image {image}")
             case "environment_ready":
                 self._note("container ready")
+            case "environment_suspended":
+                self._note("container sleeps")
             case "environment_failed":
                 self._note(f"container failed: {event.environment_failed.environment.error}")
             case "item_added":

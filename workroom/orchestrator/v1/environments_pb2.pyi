@@ -303,6 +303,10 @@ class Environment(_message.Message):
         """Its container is gone for good."""
         STATE_FAILED: Environment._State.ValueType  # 4
         """It could not be made, or died; `error` says why."""
+        STATE_SUSPENDED: Environment._State.ValueType  # 5
+        """Its container sleeps, having been idle for long or its machine restarted; its files are kept,
+        and the next turn wakes it.
+        """
 
     class State(_State, metaclass=_StateEnumTypeWrapper):
         """Where an environment is in its life."""
@@ -317,6 +321,10 @@ class Environment(_message.Message):
     """Its container is gone for good."""
     STATE_FAILED: Environment.State.ValueType  # 4
     """It could not be made, or died; `error` says why."""
+    STATE_SUSPENDED: Environment.State.ValueType  # 5
+    """Its container sleeps, having been idle for long or its machine restarted; its files are kept,
+    and the next turn wakes it.
+    """
 
     ID_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int

@@ -53,6 +53,7 @@ class Event(_message.Message):
     ENVIRONMENT_FAILED_FIELD_NUMBER: _builtins.int
     ENVIRONMENT_EXPIRED_FIELD_NUMBER: _builtins.int
     ARTIFACT_PUBLISHED_FIELD_NUMBER: _builtins.int
+    ENVIRONMENT_SUSPENDED_FIELD_NUMBER: _builtins.int
     OUTPUT_TEXT_DELTA_FIELD_NUMBER: _builtins.int
     REASONING_SUMMARY_DELTA_FIELD_NUMBER: _builtins.int
     COMMAND_OUTPUT_DELTA_FIELD_NUMBER: _builtins.int
@@ -134,6 +135,10 @@ class Event(_message.Message):
         """A file was published."""
 
     @_builtins.property
+    def environment_suspended(self) -> Global___EnvironmentChanged:
+        """The environment's container sleeps; the next turn wakes it, and is told `environment_ready`."""
+
+    @_builtins.property
     def output_text_delta(self) -> Global___TextDelta:
         """Live: a piece of the agent's text."""
 
@@ -173,16 +178,17 @@ class Event(_message.Message):
         environment_failed: Global___EnvironmentChanged | None = ...,
         environment_expired: Global___EnvironmentChanged | None = ...,
         artifact_published: Global___ArtifactPublished | None = ...,
+        environment_suspended: Global___EnvironmentChanged | None = ...,
         output_text_delta: Global___TextDelta | None = ...,
         reasoning_summary_delta: Global___TextDelta | None = ...,
         command_output_delta: Global___CommandOutputDelta | None = ...,
         output_text_restarted: Global___TextRestarted | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["artifact_published", b"artifact_published", "command_output_delta", b"command_output_delta", "create_time", b"create_time", "environment_expired", b"environment_expired", "environment_failed", b"environment_failed", "environment_pending", b"environment_pending", "environment_ready", b"environment_ready", "item_added", b"item_added", "item_done", b"item_done", "output_text_delta", b"output_text_delta", "output_text_restarted", b"output_text_restarted", "payload", b"payload", "reasoning_summary_delta", b"reasoning_summary_delta", "session_created", b"session_created", "session_failed", b"session_failed", "session_idle", b"session_idle", "session_in_progress", b"session_in_progress", "turn_cancelled", b"turn_cancelled", "turn_completed", b"turn_completed", "turn_created", b"turn_created", "turn_failed", b"turn_failed", "turn_in_progress", b"turn_in_progress"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["artifact_published", b"artifact_published", "command_output_delta", b"command_output_delta", "create_time", b"create_time", "environment_expired", b"environment_expired", "environment_failed", b"environment_failed", "environment_pending", b"environment_pending", "environment_ready", b"environment_ready", "environment_suspended", b"environment_suspended", "item_added", b"item_added", "item_done", b"item_done", "output_text_delta", b"output_text_delta", "output_text_restarted", b"output_text_restarted", "payload", b"payload", "reasoning_summary_delta", b"reasoning_summary_delta", "session_created", b"session_created", "session_failed", b"session_failed", "session_idle", b"session_idle", "session_in_progress", b"session_in_progress", "turn_cancelled", b"turn_cancelled", "turn_completed", b"turn_completed", "turn_created", b"turn_created", "turn_failed", b"turn_failed", "turn_in_progress", b"turn_in_progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_sequence_number", b"after_sequence_number", "artifact_published", b"artifact_published", "command_output_delta", b"command_output_delta", "create_time", b"create_time", "environment_expired", b"environment_expired", "environment_failed", b"environment_failed", "environment_pending", b"environment_pending", "environment_ready", b"environment_ready", "item_added", b"item_added", "item_done", b"item_done", "output_text_delta", b"output_text_delta", "output_text_restarted", b"output_text_restarted", "payload", b"payload", "reasoning_summary_delta", b"reasoning_summary_delta", "sequence_number", b"sequence_number", "session_created", b"session_created", "session_failed", b"session_failed", "session_id", b"session_id", "session_idle", b"session_idle", "session_in_progress", b"session_in_progress", "turn_cancelled", b"turn_cancelled", "turn_completed", b"turn_completed", "turn_created", b"turn_created", "turn_failed", b"turn_failed", "turn_id", b"turn_id", "turn_in_progress", b"turn_in_progress"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_sequence_number", b"after_sequence_number", "artifact_published", b"artifact_published", "command_output_delta", b"command_output_delta", "create_time", b"create_time", "environment_expired", b"environment_expired", "environment_failed", b"environment_failed", "environment_pending", b"environment_pending", "environment_ready", b"environment_ready", "environment_suspended", b"environment_suspended", "item_added", b"item_added", "item_done", b"item_done", "output_text_delta", b"output_text_delta", "output_text_restarted", b"output_text_restarted", "payload", b"payload", "reasoning_summary_delta", b"reasoning_summary_delta", "sequence_number", b"sequence_number", "session_created", b"session_created", "session_failed", b"session_failed", "session_id", b"session_id", "session_idle", b"session_idle", "session_in_progress", b"session_in_progress", "turn_cancelled", b"turn_cancelled", "turn_completed", b"turn_completed", "turn_created", b"turn_created", "turn_failed", b"turn_failed", "turn_id", b"turn_id", "turn_in_progress", b"turn_in_progress"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["session_created", "session_in_progress", "session_idle", "session_failed", "turn_created", "turn_in_progress", "turn_completed", "turn_failed", "turn_cancelled", "item_added", "item_done", "environment_pending", "environment_ready", "environment_failed", "environment_expired", "artifact_published", "output_text_delta", "reasoning_summary_delta", "command_output_delta", "output_text_restarted"]  # noqa: Y015
+    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["session_created", "session_in_progress", "session_idle", "session_failed", "turn_created", "turn_in_progress", "turn_completed", "turn_failed", "turn_cancelled", "item_added", "item_done", "environment_pending", "environment_ready", "environment_failed", "environment_expired", "artifact_published", "environment_suspended", "output_text_delta", "reasoning_summary_delta", "command_output_delta", "output_text_restarted"]  # noqa: Y015
     _WhichOneofArgType_payload: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_payload) -> _WhichOneofReturnType_payload | None: ...
 
