@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(90)]
 SESSIONS = "workroom.orchestrator.v1.SessionService"
 FILES = "workroom.orchestrator.v1.FileService"
 KEYS = "workroom.orchestrator.v1.KeyService"
+AGENTS = "workroom.orchestrator.v1.AgentService"
 COUNT = """
 script: count
 turns:
@@ -119,8 +120,13 @@ async def test_without_a_key_everything_but_health_and_reflection_is_refused(up)
         refusals = await asyncio.to_thread(
             lambda: {method: client.refusal(method) for method in client.methods()}
         )
-        assert {method.partition("/")[0] for method in refusals} == {SESSIONS, FILES, KEYS}
-        assert len(refusals) >= 19
+        assert {method.partition("/")[0] for method in refusals} == {
+            SESSIONS,
+            FILES,
+            KEYS,
+            AGENTS,
+        }
+        assert len(refusals) >= 25
         assert set(refusals.values()) == {grpc.StatusCode.UNAUTHENTICATED}, refusals
         health = await asyncio.to_thread(client.call, "grpc.health.v1.Health/Check")
         assert health == {"status": "SERVING"}
