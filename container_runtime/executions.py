@@ -440,7 +440,7 @@ class Executions:
 
 
 class ContainerSink:
-    """Takes what one container's link delivers; a `model.Sink`."""
+    """Takes what one container's link delivers; a `model.PromptSink`."""
 
     def __init__(self, executions: Executions, container_id: str) -> None:
         self._executions = executions
@@ -453,10 +453,27 @@ class ContainerSink:
             raise SpoolFailed(f"output of execution {exec_id}, which does not run")
         await execution.spools[stream].write(offset, data, execution.tell)
 
+    def output_now(self, exec_id: str, stream: Stream, offset: int, data: bytes) -> bool:
+        """As `output`, where neither a reader nor the disk has to be waited for."""
+        execution = self._executions.delivered(self._container_id, exec_id)
+        if execution is None:
+            return False
+        return execution.spools[stream].write_now(offset, data, execution.tell)
+
     async def ended(self, exec_id: str, outcome: Outcome) -> None:
         """Record an end and tell watchers."""
         if outcome.ending is Ending.LOST:
             await self._executions.explained(self._container_id)
+        self._end(exec_id, outcome)
+
+    def ended_now(self, exec_id: str, outcome: Outcome) -> bool:
+        """As `ended`, unless the reason of a loss has to be waited for."""
+        if outcome.ending is Ending.LOST:
+            return False
+        self._end(exec_id, outcome)
+        return True
+
+    def _end(self, exec_id: str, outcome: Outcome) -> None:
         execution = self._executions.delivered(self._container_id, exec_id)
         if execution is not None:
             self._executions.end(execution, outcome)

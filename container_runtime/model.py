@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 DEFAULT_UID = 1000
 """The unprivileged user that commands and file verbs act as, in every image."""
@@ -196,6 +196,18 @@ class Sink(Protocol):
     async def resume(self, exec_id: str) -> Offsets | None:
         """Say how much of an execution is already in the spool, after the supervisor came back or
         this process restarted. `None`: unknown here; the link cancels and forgets it."""
+
+
+@runtime_checkable
+class PromptSink(Sink, Protocol):
+    """A sink that mostly needs no waiting. What returns False, or raises, has done nothing that
+    the waiting form, which is called then, would not do again."""
+
+    def output_now(self, exec_id: str, stream: Stream, offset: int, data: bytes) -> bool:
+        """As `output`, if it can be done at once."""
+
+    def ended_now(self, exec_id: str, outcome: Outcome) -> bool:
+        """As `ended`, if it can be done at once."""
 
 
 class FileKind(StrEnum):

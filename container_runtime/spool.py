@@ -15,8 +15,9 @@ import os
 import resource
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -125,31 +126,53 @@ class StreamSpool:
             tell()
             data = data[room:]
 
+    def write_now(self, offset: int, data: bytes, tell: Callable[[], None]) -> bool:
+        """As `write`, if nothing has to be waited for; whether that was so."""
+        if self._blocking or offset != self._total or not 0 < len(data) <= self._ring:
+            return False
+        if time.monotonic() < self._slow_until:
+            return False
+        self._append_now(data)
+        tell()
+        return True
+
     def _room_for(self, length: int) -> int:
         room = min(length, self._ring)
         return min(room, self._bound() - self._total) if self._blocking else room
 
     async def _append(self, data: bytes) -> None:
+        if time.monotonic() >= self._slow_until:
+            self._append_now(data)
+            return
+        with _spooling():
+            turning = self._make_room(data)
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._executor, self._put, self._total, data)
+            self._appended(data, turning)
+
+    def _append_now(self, data: bytes) -> None:
+        with _spooling():
+            turning = self._make_room(data)
+            before, slept = time.monotonic(), _sleeps()
+            self._put(self._total, data)
+            if time.monotonic() - before > _SLOW_WRITE and _sleeps() > slept:
+                self._slow_until = time.monotonic() + _SLOW_SPELL
+            self._appended(data, turning)
+
+    def _make_room(self, data: bytes) -> bool:
+        """Say on disk what is about to be overwritten; whether anything is."""
+        self._open()
         end = self._total + len(data)
-        turning = end > self._head + self._ring
-        try:
-            self._open()
-            if turning:
-                self._tail = max(self._tail, self._head, end - self._ring)
-                self._note_ring()
-            if time.monotonic() < self._slow_until:
-                loop = asyncio.get_running_loop()
-                await loop.run_in_executor(self._executor, self._put, self._total, data)
-            else:
-                before, slept = time.monotonic(), _sleeps()
-                self._put(self._total, data)
-                if time.monotonic() - before > _SLOW_WRITE and _sleeps() > slept:
-                    self._slow_until = time.monotonic() + _SLOW_SPELL
-            self._total = end
-            if turning:
-                self._note_ring()
-        except OSError as error:
-            raise SpoolFailed(f"output could not be spooled: {error.strerror}") from error
+        if end <= self._head + self._ring:
+            return False
+        self._tail = max(self._tail, self._head, end - self._ring)
+        self._note_ring()
+        return True
+
+    def _appended(self, data: bytes, turning: bool) -> None:
+        self._total += len(data)
+        if turning:
+            self._note_ring()
 
     def _put(self, offset: int, data: bytes) -> None:
         view = memoryview(data)
@@ -258,6 +281,14 @@ class StreamSpool:
             return os.pread(fd, min(length, room), place)
         finally:
             os.close(fd)
+
+
+@contextmanager
+def _spooling() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SpoolFailed(f"output could not be spooled: {error.strerror}") from error
 
 
 def _sleeps() -> int:

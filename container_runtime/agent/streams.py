@@ -6,6 +6,7 @@ Bounded: a stream holds at most WINDOW bytes, all streams together about BUDGET.
 from __future__ import annotations
 
 import os
+from fcntl import fcntl
 
 from . import wire
 from .lean import deque
@@ -37,7 +38,12 @@ if TYPE_CHECKING:
 BUDGET = 16 * 1_048_576
 """Above it every stream's share shrinks to SHARE until the host catches up."""
 SHARE = 16_384
-CHUNK = 65_536
+CHUNK, LONG_CHUNK = 65_536, 131_072
+"""Bytes that are read at a time; the second of a pipe whose command writes faster than that."""
+LONG_PIPE = 262_144
+LONG_PIPES = 8
+"""How many pipes are made so long at a time: the kernel counts their pages by user."""
+_F_SETPIPE_SZ = 1031
 MERGE = 16_384
 MAX_CHUNKS = 1024
 
@@ -52,6 +58,7 @@ class Held:
     def __init__(self) -> None:
         self.bytes = 0
         self.waiting: set[Output] = set()
+        self.long_pipes = 0
 
     def allowed(self) -> int:
         return wire.WINDOW if self.bytes < BUDGET else SHARE
@@ -92,6 +99,7 @@ class Output:
         self.paused = True
         self.queued = False
         self._left = -1
+        self._chunk = CHUNK
         self.resume()
 
     def __hash__(self) -> int:
@@ -127,7 +135,7 @@ class Output:
             self._held.waiting.add(self)
             self._watch(0)
             return False
-        size = min(room, CHUNK)
+        size = min(room, self._chunk)
         if self._left >= 0:
             size = min(size, self._left)
         try:
@@ -139,8 +147,26 @@ class Output:
         if not data:
             self.finish()
             return False
+        if len(data) == CHUNK == self._chunk:
+            self._lengthen()
         self._keep(data)
         return True
+
+    def _lengthen(self) -> None:
+        """Much is written: take more of it at a time."""
+        if self._held.long_pipes < LONG_PIPES:
+            self._chunk = LONG_CHUNK
+            self._held.long_pipes += 1
+            try:
+                fcntl(self.fd, _F_SETPIPE_SZ, LONG_PIPE)
+            except OSError:
+                pass  # a terminal, or the user has too many pages in pipes
+
+    def _shorten(self) -> None:
+        """Let another pipe be long."""
+        if self._chunk == LONG_CHUNK:
+            self._chunk = 0
+            self._held.long_pipes -= 1
 
     def _keep(self, data: bytes) -> None:
         size = len(data)
@@ -188,12 +214,14 @@ class Output:
     def close(self) -> None:
         """Close the descriptor, if it is still here."""
         fd, self.fd = self.fd, -1
+        self._shorten()
         if fd >= 0:
             self._loop.close(fd)
 
     def take_fd(self) -> int:
         """Give the descriptor, or -1, to somebody else."""
         fd, self.fd = self.fd, -1
+        self._shorten()
         return fd
 
     def take(self, parts: list[bytes]) -> bool:

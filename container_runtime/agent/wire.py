@@ -4,7 +4,7 @@ Protocol, version 1
 ===================
 
 One unix stream connection, dialled by the supervisor. Every frame is a 20-byte header, little
-endian, and a payload of at most 65,536 bytes:
+endian, and a payload of at most 65,536 bytes (OUTPUT: 262,144):
 
     u32 payload length | u8 kind | u8 flag | u16 zero | u32 channel | u64 offset | payload
 
@@ -58,6 +58,7 @@ VERSION = 1
 HEADER = Struct("<IBBHIQ")
 HEADER_BYTES = HEADER.size
 MAX_PAYLOAD = 65_536
+MAX_OUTPUT = 262_144
 MAX_CONTROL = 1_048_576
 WINDOW = 262_144
 HEARTBEAT_SECONDS = 5.0
@@ -275,7 +276,8 @@ class Decoder:
 
     def __init__(self, allowed: frozenset[int], size: int = 2 * (MAX_PAYLOAD + HEADER_BYTES)):
         self._allowed = allowed
-        self._buffer = bytearray(max(size, MAX_PAYLOAD + HEADER_BYTES))
+        longest = MAX_OUTPUT if OUTPUT in allowed else MAX_PAYLOAD
+        self._buffer = bytearray(max(size, longest + HEADER_BYTES))
         self._view = memoryview(self._buffer)
         self._filled = 0
         self._more = bytearray()
@@ -293,7 +295,8 @@ class Decoder:
         at, end = 0, self._filled + count
         while end - at >= HEADER_BYTES:
             size, kind, flag, zero, channel, offset = unpack_from(view, at)
-            if size > MAX_PAYLOAD or zero or kind not in self._allowed:
+            most = MAX_OUTPUT if kind == OUTPUT else MAX_PAYLOAD
+            if size > most or zero or kind not in self._allowed:
                 raise ProtocolError(f"malformed frame of kind {kind}")
             start = at + HEADER_BYTES
             if end - start < size:

@@ -48,7 +48,7 @@ class Attachment:
         self.away_timeout = away_timeout
         self._log = log.bind(container_id=container_id)
         self._loop = asyncio.get_running_loop()
-        self.session = Session(sink, tasks, self.send, container_id)
+        self.session = Session(sink, tasks, self.send, self._send_later, container_id)
         self.files = FileRequests(self.connection)
         self._server: asyncio.Server | None = None
         self._expected: int | None = None
@@ -184,6 +184,13 @@ class Attachment:
         else:
             self._deferred.append(frame)
 
+    def _send_later(self, frame: bytes) -> None:
+        """As `send`, with whatever is sent next, or a moment later."""
+        if self._peer is not None and self._connected.is_set():
+            self._peer.send_later(frame)
+        else:
+            self.send(frame)
+
     def _accept(self) -> Peer:
         return Peer(self._made, self._arrived, self._gone)
 
@@ -206,15 +213,18 @@ class Attachment:
     def _arrived(self, peer: Peer, frames: list[wire.Frame]) -> None:
         if peer.pid != self._expected:
             return
-        for kind, flag, channel, offset, payload in frames:
-            if kind == wire.HEARTBEAT:
-                continue
-            if peer is not self._peer or self._listing is not None:
-                self._greeting(peer, kind, channel, payload)
-            elif kind in _FILE_KINDS:
-                self.files.frame(kind, channel, offset, payload)
-            else:
-                self.session.frame(kind, flag, channel, offset, payload)
+        try:
+            for kind, flag, channel, offset, payload in frames:
+                if kind == wire.HEARTBEAT:
+                    continue
+                if peer is not self._peer or self._listing is not None:
+                    self._greeting(peer, kind, channel, payload)
+                elif kind in _FILE_KINDS:
+                    self.files.frame(kind, channel, offset, payload)
+                else:
+                    self.session.frame(kind, flag, channel, offset, payload)
+        finally:
+            self.session.arrived()
 
     def _greeting(self, peer: Peer, kind: int, channel: int, payload: bytes) -> None:
         if kind == wire.HELLO:

@@ -9,6 +9,7 @@ from typing import cast
 from container_runtime.agent import wire
 
 RECEIVE_BYTES = 524_288
+LATER_SECONDS = 0.01
 
 
 class Peer(asyncio.BufferedProtocol):
@@ -26,6 +27,8 @@ class Peer(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
+        self._flushing: asyncio.Handle | None = None
+        self._later: asyncio.TimerHandle | None = None
         self._room = asyncio.Event()
         self._room.set()
         self.pid = 0
@@ -71,8 +74,15 @@ class Peer(asyncio.BufferedProtocol):
 
     def send(self, frame: bytes) -> None:
         """Send at the end of this turn; dropped when the connection is gone."""
-        if not self._out:
-            self._loop.call_soon(self._flush)
+        if self._flushing is None:
+            self._flushing = self._loop.call_soon(self._flush)
+        self._out.append(frame)
+
+    def send_later(self, frame: bytes) -> None:
+        """Send together with what is sent next, at the latest after `LATER_SECONDS`: what nobody
+        waits for must not wake the other side for itself."""
+        if self._flushing is None and self._later is None:
+            self._later = self._loop.call_later(LATER_SECONDS, self._flush)
         self._out.append(frame)
 
     @property
@@ -85,6 +95,10 @@ class Peer(asyncio.BufferedProtocol):
         await self._room.wait()
 
     def _flush(self) -> None:
+        self._flushing = None
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
         out, self._out = self._out, []
         if out and self._transport is not None and not self._transport.is_closing():
             self.spoke = self._loop.time()

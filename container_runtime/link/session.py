@@ -13,7 +13,15 @@ from container_runtime.agent import wire
 from container_runtime.link import encoding
 from container_runtime.link.errors import ExecutionRepeated, TooManyExecutions
 from container_runtime.link.execution import Execution
-from container_runtime.model import Ending, ExecutionState, Offsets, Outcome, Sink, Stream
+from container_runtime.model import (
+    Ending,
+    ExecutionState,
+    Offsets,
+    Outcome,
+    PromptSink,
+    Sink,
+    Stream,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -63,9 +71,17 @@ class Session:
     """Executions by id and channel, and their pumps into the sink."""
 
     def __init__(
-        self, sink: Sink, tasks: asyncio.TaskGroup, send: Callable[[bytes], None], name: str
+        self,
+        sink: Sink,
+        tasks: asyncio.TaskGroup,
+        send: Callable[[bytes], None],
+        send_later: Callable[[bytes], None],
+        name: str,
     ) -> None:
-        self._sink, self._tasks, self._send = sink, tasks, send
+        """`send_later` is for what nobody waits for."""
+        self._sink, self._tasks, self._send, self._send_later = sink, tasks, send, send_later
+        self._prompt = sink if isinstance(sink, PromptSink) else None
+        self._due: dict[Execution, None] = {}
         self._log = log.bind(container_id=name)
         self._by_id: dict[str, Execution] = {}
         self._by_channel: dict[int, Execution] = {}
@@ -99,6 +115,13 @@ class Session:
 
     # Frames
 
+    def arrived(self) -> None:
+        """Hand what came, by `frame`, to the sink: at once where that can be, else in a task."""
+        due, self._due = self._due, {}
+        for execution in due:
+            if not execution.pumping and not self._drained_now(execution):
+                self._pump(execution)
+
     def frame(self, kind: int, flag: int, channel: int, offset: int, payload: bytes) -> None:
         """Handle a frame about an execution."""
         execution = self._by_channel.get(channel)
@@ -108,12 +131,12 @@ class Session:
             raise wire.ProtocolError("an unknown channel")
         if kind == wire.OUTPUT:
             execution.output(flag, offset, payload)
-            self._pump(execution)
+            self._due[execution] = None
         elif kind == wire.STARTED:
             execution.began()
         elif kind == wire.ENDED:
             execution.end(encoding.outcome(payload))
-            self._pump(execution)
+            self._due[execution] = None
         elif kind == wire.STDIN_TAKEN:
             execution.stdin.take(offset)
         elif kind == wire.STDIN_CLOSED:
@@ -237,6 +260,35 @@ class Session:
                 execution.end(outcome)
                 self._pump(execution)
 
+    def _drained_now(self, execution: Execution) -> bool:
+        """Do what `_drain` does, as far as nothing has to be waited for; whether all was done."""
+        prompt = self._prompt
+        if prompt is None or execution.sink is not prompt or execution.discarding:
+            return False
+        exec_id = execution.exec_id
+        while execution.queue:
+            piece = execution.next_piece()
+            stream, offset, data = piece
+            try:
+                done = prompt.output_now(exec_id, stream, offset, data)
+            except Exception:
+                done = False  # the task meets it again and deals with it
+            if not done:
+                execution.queue.appendleft(piece)
+                return False
+            execution.taken[stream] = offset + len(data)
+            self._acknowledge(execution.channel, stream, offset + len(data))
+        outcome = execution.outcome
+        if outcome is not None:
+            try:
+                if not prompt.ended_now(exec_id, outcome):
+                    return False
+            except Exception:
+                return False
+            execution.pumping = True
+            self._recorded_end(execution)
+        return True
+
     def _pump(self, execution: Execution) -> None:
         if not execution.pumping:
             execution.pumping = True
@@ -278,9 +330,12 @@ class Session:
                 await asyncio.sleep(0.1 * 2**attempt)
         else:
             return  # the supervisor keeps it, for the next process
+        self._recorded_end(execution)
+
+    def _recorded_end(self, execution: Execution) -> None:
         self._drop(execution)
         if not self.lost:
-            self._send(wire.frame(wire.RECORDED, execution.channel))
+            self._send_later(wire.frame(wire.RECORDED, execution.channel))
 
     def _acknowledge(self, channel: int, stream: Stream, offset: int) -> None:
         if not self._acks:

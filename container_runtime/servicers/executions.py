@@ -14,7 +14,7 @@ from container_runtime.records import ExecutionRecord
 from container_runtime.runtime import Runtime
 from container_runtime.servicers import requests
 from container_runtime.servicers.context import Context
-from container_runtime.servicers.messages import chunk_message, execution_message, gap_message
+from container_runtime.servicers.messages import execution_message, fill_chunk, gap_message
 from container_runtime.servicers.multiplex import Multiplex
 from container_runtime.spool import Gap
 from container_runtime.stdin import write_stdin
@@ -145,7 +145,7 @@ class ExecutionServicer(rpc.ExecutionServiceServicer):
             gap = MissingRange(stream, found.offset, found.length)
             message.gap.CopyFrom(gap_message(gap))
         else:
-            message.output.CopyFrom(chunk_message(Chunk(stream, offset, found)))
+            fill_chunk(message.output, Chunk(stream, offset, found))
         return message
 
     async def WriteStdin(
@@ -191,7 +191,9 @@ class ExecutionServicer(rpc.ExecutionServiceServicer):
 def _watched(found: Chunk | MissingRange | ExecutionRecord) -> pb.WatchExecutionResponse:
     match found:
         case Chunk():
-            return pb.WatchExecutionResponse(output=chunk_message(found))
+            message = pb.WatchExecutionResponse()
+            fill_chunk(message.output, found)
+            return message
         case MissingRange():
             return pb.WatchExecutionResponse(gap=gap_message(found))
         case ExecutionRecord():

@@ -1,6 +1,6 @@
 """Owns how domain values become response messages."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -67,6 +67,7 @@ _LOSSES = {
     LostReason.INTERRUPTED: executions.ContainerLost.REASON_INTERRUPTED,
     LostReason.DISK_FULL: executions.ContainerLost.REASON_DISK_FULL,
 }
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_PROCESS = (11, 12)  # EAGAIN, ENOMEM: no process could be made
 
 
@@ -196,11 +197,12 @@ def _start_failed(outcome: Outcome) -> executions.StartFailed:
     return executions.StartFailed(stage=stage, errno=outcome.errno, message=outcome.message)
 
 
-def chunk_message(chunk: Chunk) -> executions.OutputChunk:
-    """A piece of a stream."""
-    return executions.OutputChunk(
-        stream=_STREAMS[chunk.stream], offset=chunk.offset, data=chunk.data
-    )
+def fill_chunk(message: executions.OutputChunk, chunk: Chunk) -> None:
+    """Writes a piece of a stream into a message, in place: a message made apart would have to be
+    copied into the one that holds it."""
+    message.stream = _STREAMS[chunk.stream]
+    message.offset = chunk.offset
+    message.data = chunk.data
 
 
 def gap_message(gap: MissingRange) -> executions.OutputGap:
@@ -243,6 +245,6 @@ def path_message(path: bytes) -> files.FilePath:
 
 def timestamp(when: datetime) -> Timestamp:
     """A point in time."""
-    message = Timestamp()
-    message.FromDatetime(when)
-    return message
+    since = when - _EPOCH
+    seconds = since.days * 86_400 + since.seconds
+    return Timestamp(seconds=seconds, nanos=since.microseconds * 1000)

@@ -19,9 +19,9 @@ from container_runtime.records import ExecutionRecord
 from container_runtime.runtime import Runtime
 from container_runtime.servicers import requests
 from container_runtime.servicers.messages import (
-    chunk_message,
     execution_message,
     failure_message,
+    fill_chunk,
     gap_message,
 )
 from container_runtime.stdin import write_stdin
@@ -139,9 +139,9 @@ class Multiplex:
             case Chunk():
                 watching.credit -= len(found.data)
                 self._mark(watching)
-                return pb.StreamExecutionsResponse(
-                    execution_id=execution_id, output=chunk_message(found)
-                )
+                message = pb.StreamExecutionsResponse(execution_id=execution_id)
+                fill_chunk(message.output, found)
+                return message
 
     def _mark(self, watching: _Watching) -> None:
         if not watching.queued:

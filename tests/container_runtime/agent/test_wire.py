@@ -24,7 +24,7 @@ def feed(decoder: wire.Decoder, data: bytes, sizes: list[int]) -> list[wire.Fram
 @pytest.mark.parametrize("sizes", [[1], [3, 7], [19, 20, 21], [65_536], [1_000_000]])
 def test_frames_survive_every_cut(sizes: list[int]) -> None:
     sent = [
-        (wire.OUTPUT, 2, 7, 2**40, b"x" * wire.MAX_PAYLOAD),
+        (wire.OUTPUT, 2, 7, 2**40, b"x" * wire.MAX_OUTPUT),
         (wire.HEARTBEAT, 0, 0, 0, b""),
         (wire.OUTPUT, 1, 2**32 - 1, 5, b"y"),
     ]
@@ -44,7 +44,8 @@ def test_long_control_payload_comes_whole() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        wire.header(wire.OUTPUT, wire.MAX_PAYLOAD + 1),
+        wire.header(wire.OUTPUT, wire.MAX_OUTPUT + 1),
+        wire.header(wire.ENDED, wire.MAX_PAYLOAD + 1),
         wire.header(99, 0),
         wire.header(wire.START, 0),
         wire.HEADER.pack(0, wire.OUTPUT, 0, 1, 0, 0),
