@@ -19,6 +19,10 @@ class Result:
     unit: str
     versus: str | None = None
     versus_value: float | None = None
+    p99: float | None = None
+    samples: int | None = None
+    versus_p99: float | None = None
+    versus_samples: int | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -38,12 +42,32 @@ def median_ms(spans: Sequence[float]) -> float:
     return statistics.median(spans) * 1000
 
 
+def p99_ms(spans: Sequence[float]) -> float:
+    """The value that 99 of 100 do not exceed, in milliseconds: the largest of fewer than 100."""
+    return sorted(spans)[min(len(spans) - 1, len(spans) * 99 // 100)] * 1000
+
+
+def beside(name: str, ours: Sequence[float], versus: str, theirs: Sequence[float]) -> Result:
+    """Medians of seconds of both in milliseconds, with their tails and counts."""
+    return Result(
+        name,
+        median_ms(ours),
+        "ms",
+        versus,
+        median_ms(theirs),
+        p99=p99_ms(ours),
+        samples=len(ours),
+        versus_p99=p99_ms(theirs),
+        versus_samples=len(theirs),
+    )
+
+
 def write(results: Iterable[Result]) -> None:
     """Writes them for `benchmarks/out/latest.json` and prints them."""
     found = [asdict(result) | {"ratio": result.ratio} for result in results]
     OUT.parent.mkdir(exist_ok=True)
     OUT.write_text(json.dumps(found, indent=1) + "\n")
     for each in found:
-        beside = f"  {each['versus']} {each['versus_value']:.3g}" if each["versus"] else ""
+        yardstick = f"  {each['versus']} {each['versus_value']:.3g}" if each["versus"] else ""
         ratio = f"  ratio {each['ratio']:.3g}" if each["ratio"] else ""
-        print(f"{each['name']:28} {each['value']:10.3f} {each['unit']}{beside}{ratio}")
+        print(f"{each['name']:28} {each['value']:10.3f} {each['unit']}{yardstick}{ratio}")

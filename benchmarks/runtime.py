@@ -1,5 +1,6 @@
 """Measures container_runtime through gRPC, beside the engine's own exec and a bare spawn.
 
+Commands go by unary `Run` over one channel, bulk output by `WatchExecution`.
 The service is the real process on a unix socket; everything compared is measured in turns, so
 that a busy moment of the machine falls on both sides.
 """
@@ -20,7 +21,7 @@ import aiodocker
 import aiohttp
 import uvloop
 
-from benchmarks.results import Result, median_ms
+from benchmarks.results import Result, beside
 from workroom.paths import Home
 from workroom.rpc.channel import open_channel
 from workroom.runtime.v1 import containers_pb2 as cpb
@@ -31,7 +32,8 @@ from workroom.runtime.v1 import executions_pb2_grpc as erpc
 ROUNDS = 10
 TRUES_PER_ROUND = 30
 ENGINE_EXECS_PER_ROUND = 3
-CONCURRENT, CONCURRENT_COUNT, ENGINE_CONCURRENT_COUNT = 50, 1500, 60
+CONCURRENT = {10: (600, 30), 50: (1500, 60), 200: (1000, 200)}
+"""How many at once: how many of ours, how many of the engine's."""
 BULK_BYTES = 200_000_000
 COLD_STARTS = 7
 DOCKER_SOCKET = "/var/run/docker.sock"
@@ -110,15 +112,19 @@ async def spawn() -> None:
     subprocess.run(["/bin/true"], check=True)  # noqa: ASYNC221
 
 
-async def per_second(work: Callable[[], Awaitable[object]], count: int) -> float:
-    """How many are done in a second, `CONCURRENT` at a time."""
-    slots = asyncio.Semaphore(CONCURRENT)
+async def at_once(
+    work: Callable[[], Awaitable[object]], slots_count: int, count: int
+) -> tuple[float, list[float]]:
+    """How many are done in a second, `slots_count` at a time, and the seconds of each."""
+    slots = asyncio.Semaphore(slots_count)
 
-    async def one() -> None:
+    async def one() -> float:
         async with slots:
-            await work()
+            return await timed(work)
 
-    return count / await timed(lambda: asyncio.gather(*(one() for _ in range(count))))
+    begun = time.perf_counter()
+    spans = await asyncio.gather(*(one() for _ in range(count)))
+    return count / (time.perf_counter() - begun), spans
 
 
 async def latencies(service: Service, container: str, engine: EngineExec) -> list[Result]:
@@ -131,22 +137,30 @@ async def latencies(service: Service, container: str, engine: EngineExec) -> lis
             ours.append(await timed(lambda: service.true(container)))
             bare.append(await timed(spawn))
         theirs += [await timed(engine.true) for _ in range(ENGINE_EXECS_PER_ROUND)]
-    p50 = median_ms(ours)
     return [
-        Result("exec_true_p50_ms", p50, "ms", "docker_exec", median_ms(theirs)),
-        Result("exec_true_vs_spawn", p50, "ms", "local_spawn", median_ms(bare)),
+        beside("exec_true_p50_ms", ours, "docker_exec", theirs),
+        beside("exec_true_vs_spawn", ours, "local_spawn", bare),
     ]
 
 
 async def throughput(service: Service, container: str, engine: EngineExec) -> list[Result]:
     """Many commands at a time, and much output of one."""
-    rate = await per_second(lambda: service.true(container), CONCURRENT_COUNT)
-    theirs = await per_second(engine.true, ENGINE_CONCURRENT_COUNT)
+    found: list[Result] = []
+    for slots, (count, engine_count) in CONCURRENT.items():
+        rate, ours = await at_once(lambda: service.true(container), slots, count)
+        engine_rate, theirs = await at_once(engine.true, slots, engine_count)
+        latency = beside(f"exec_true_{slots}_p50_ms", ours, "docker_exec", theirs)
+        rates = Result(
+            *(f"exec_per_second_{slots}", rate, "1/s", "docker_exec", engine_rate),
+            samples=count,
+            versus_samples=engine_count,
+        )
+        found += [rates, latency]
     megabytes = BULK_BYTES / 1e6
     bulk = [await timed(lambda: service.bulk(container)) for _ in range(2)]
     bulk_theirs = [await timed(engine.bulk) for _ in range(2)]
     return [
-        Result("exec_per_second_50", rate, "1/s", "docker_exec", theirs),
+        *found,
         Result(
             "exec_bandwidth_mb_s",
             megabytes / min(bulk),
@@ -168,7 +182,7 @@ async def cold_starts(service: Service) -> Result:
         ours.append(time.perf_counter() - begun)
         await service.delete(container)
         theirs.append(await timed(docker_run))
-    return Result("cold_start_p50_ms", median_ms(ours), "ms", "docker_run", median_ms(theirs))
+    return beside("cold_start_p50_ms", ours, "docker_run", theirs)
 
 
 async def docker_run() -> None:
