@@ -77,7 +77,14 @@ class Execution:
         started: datetime | None = None
         if outcome.ending is not Ending.START_FAILED:
             started = self._record.started or max(self._record.created, when - outcome.duration)
-        self._record = replace(self._record, started=started, ended=when, outcome=outcome)
+        self._final = self._record = replace(
+            self._record,
+            started=started,
+            ended=when,
+            outcome=outcome,
+            stdout=self.spools[Stream.STDOUT].totals(),
+            stderr=self.spools[Stream.STDERR].totals(),
+        )
         self.accepted = True
         self.tell()
 

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from .spawning import SpawnThread
     from .streams import Held, Outbox
 
+TELL_SECONDS = 0.002
+"""How long the word that a command runs may wait for the word that it has ended: many are that
+short, and the host then wakes up once."""
 DRAIN_SECONDS = 0.25
 """How long after the leader's exit its output pipes may still be held by others."""
 _FIONREAD, _TIOCSWINSZ = 0x541B, 0x5414
@@ -89,6 +92,7 @@ class Execution:
         self._null: int = -1
         self._deadline: Timer | None = None
         self._drain: Timer | None = None
+        self._telling: Timer | None = None
         self._tree_gone = False
         self._kill: TreeKill | None = None
         self._reason = 0
@@ -178,7 +182,7 @@ class Execution:
         self.state = wire.RUNNING
         self._began = monotonic()
         self._owner.running(self, result)
-        self.tell_started()
+        self._telling = self._owner.loop.later(TELL_SECONDS, self.tell_started)
         if self._request.timeout is not None:
             self._deadline = self._owner.loop.later(self._request.timeout, self._timed_out)
         if self._reason:
@@ -319,6 +323,8 @@ class Execution:
         self, ending: int, code: int, number: int, stage: int, errno: int, message: str
     ) -> None:
         self.state = wire.OVER
+        if self._telling is not None:
+            self._telling.cancel()
         totals = {key: output.total for key, output in self.outputs.items()}
         head = wire.ENDED_HEAD.pack(
             ending,

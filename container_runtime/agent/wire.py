@@ -20,15 +20,16 @@ and LISTED_ALL. The host answers each LISTED with RESUME or FORGET and then send
 the same one means a reconnect with everything kept, another one means all executions are lost.
 
 Executions. A channel is a number that the host chooses, never used twice in a boot. START carries
-the specification; a START of a known channel with the same id is answered again (STARTED or
-ENDED), a known id on another channel is REFUSED. Output comes as OUTPUT (flag = stream, offset =
-first byte's position in the stream). The supervisor holds what is not acknowledged, at most
-WINDOW bytes per stream, and then stops reading the pipe. ACK (flag, offset) says that all before
-`offset` is safe. ENDED comes after the last OUTPUT and, after a reconnect, again, until RECORDED;
-then the supervisor forgets the execution. Stdin goes as STDIN with the same offsets: bytes before
-what was received are skipped, a gap ends the connection, at most WINDOW bytes beyond the offset
-of the last STDIN_TAKEN (written into the pipe). STDIN_END carries the total as offset.
-STDIN_CLOSED says that the command no longer reads; later bytes are dropped.
+the specification; STARTED comes unless OUTPUT or ENDED tells as much before. A START of a known
+channel with the same id is answered again (STARTED or ENDED), a known id on another channel is
+REFUSED. Output comes as OUTPUT (flag = stream, offset = first byte's position in the stream). The
+supervisor holds what is not acknowledged, at most WINDOW bytes per stream, and then stops reading
+the pipe. ACK (flag, offset) says that all before `offset` is safe. ENDED comes after the last
+OUTPUT and, after a reconnect, again, until RECORDED; then the supervisor forgets the execution.
+Stdin goes as STDIN with the same offsets: bytes before what was received are skipped, a gap ends
+the connection, at most WINDOW bytes beyond the offset of the last STDIN_TAKEN (written into the
+pipe). STDIN_END carries the total as offset. STDIN_CLOSED says that the command no longer reads;
+later bytes are dropped.
 
 Files. A request number is the channel, in a space of its own and for one connection only: both
 sides drop unfinished requests when it ends. FILE_OPEN starts a verb; FILE_DATA flows from the

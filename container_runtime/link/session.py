@@ -131,6 +131,8 @@ class Session:
             raise wire.ProtocolError("an unknown channel")
         if kind == wire.OUTPUT:
             execution.output(flag, offset, payload)
+            if not execution.begun.is_set():
+                execution.began()
             self._due[execution] = None
         elif kind == wire.STARTED:
             execution.began()
