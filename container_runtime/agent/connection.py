@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 BATCH = 262_144
 MAX_PARTS = 256
 MAX_CONTROLS = 65_536
+LAST_READS = 8
+"""Reads that empty a socket: more than its buffer holds."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.5
 
 
@@ -140,6 +142,14 @@ class Connection:
         except wire.ProtocolError:
             self.drop()
 
+    def _hear_out(self, connection: socket) -> None:
+        """The host has closed its side: take what it said last, then drop the connection."""
+        for _ in range(LAST_READS):
+            if self._socket is not connection or self._decoder is None:
+                return
+            self._receive(connection, self._decoder)
+        self.drop()
+
     def _schedule(self) -> None:
         if not self._scheduled and not self._blocked:
             self._scheduled = True
@@ -178,7 +188,7 @@ class Connection:
             self._loop.watch(connection.fileno(), READ | WRITE, self._ready)
             return
         except OSError:
-            self.drop()
+            self._hear_out(connection)
             return
         self._spoke = monotonic()
         done = 0
