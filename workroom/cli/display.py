@@ -10,16 +10,21 @@ from workroom.orchestrator.v1 import events_pb2, turns_pb2
 COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "bright_red")
 LINE_LIMIT = 4_000
 """Characters of an unfinished line that are kept before it is shown as it is."""
+END_LIMIT = 400
+"""Characters of a command's end that are shown when its live output did not come to the end."""
+SAME = 20
+"""Letters and digits that two ends have in common when they are the same."""
 
 Write = Callable[[str], None]
 
 
 @dataclass
 class _Command:
-    """A command on the screen: its number, and what it has printed of an unfinished line."""
+    """A command on the screen: its number, and of each output an unfinished line and the end."""
 
     number: int
     partial: dict[bool, str] = field(default_factory=lambda: {False: "", True: ""})
+    end: dict[bool, str] = field(default_factory=lambda: {False: "", True: ""})
 
     @property
     def tag(self) -> str:
@@ -73,6 +78,7 @@ class Display:
             return
         if delta.after_gap:
             self._write(f"{command.tag} {click.style('…', dim=True)}")
+        command.end[delta.is_stderr] = (command.end[delta.is_stderr] + delta.delta)[-END_LIMIT:]
         *lines, partial = (command.partial[delta.is_stderr] + delta.delta).split("\n")
         if len(partial) > LINE_LIMIT:
             lines, partial = [*lines, partial], ""
@@ -109,10 +115,27 @@ class Display:
                 self._line(command, partial, is_stderr=is_stderr)
         command.partial = {False: "", True: ""}
         execution = item.command_execution
+        for is_stderr, output in ((False, execution.stdout), (True, execution.stderr)):
+            self._unseen_end(command, output, is_stderr=is_stderr)
         seconds = execution.duration.ToTimedelta().total_seconds()
         text = f"{ending(execution)} after {seconds:.1f} s"
         good = execution.WhichOneof("outcome") == "exit_code" and execution.exit_code == 0
         self._write(f"{command.tag} {click.style(text, dim=good, fg=None if good else 'red')}")
+
+    def _unseen_end(self, command: _Command, output: str, *, is_stderr: bool) -> None:
+        """Shows the end of an output that was too fast to be shown live."""
+        if not output or _gist(output) == _gist(command.end[is_stderr]):
+            return
+        self._write(f"{command.tag} {click.style('… and at its end', dim=True)}")
+        end = output[-END_LIMIT:]
+        whole = end if len(output) <= END_LIMIT else end.partition("\n")[2] or end
+        for line in whole.splitlines():
+            self._line(command, line, is_stderr=is_stderr)
+
+
+def _gist(text: str) -> str:
+    """The last letters and digits, which no way of showing control characters changes."""
+    return "".join(c for c in text[-END_LIMIT:] if c.isalnum())[-SAME:]
 
 
 def ending(execution: turns_pb2.CommandExecution) -> str:

@@ -81,6 +81,23 @@ def test_output_that_was_left_out_is_marked(display, shown):
     assert shown[1:] == ["[1] …", "[1] y"]
 
 
+def test_the_end_of_output_that_was_too_fast_to_follow_is_shown(display, shown):
+    numbers = "".join(f"{n}\n" for n in range(1_000))
+    display.show(command_added("cmd_a", "seq 0 999"))
+    display.show(output("cmd_a", numbers[:20]))
+    display.show(command_done("cmd_a", exit_code=0, stdout=numbers))
+    end = shown.index("[1] … and at its end")
+    assert shown[end + 1 :] == [*(f"[1] {n}" for n in range(901, 1_000)), "[1] exit 0 after 0.0 s"]
+
+
+def test_the_end_that_was_seen_is_not_shown_again(display, shown):
+    numbers = "".join(f"{n}\n" for n in range(1_000))
+    display.show(command_added("cmd_a", "seq 0 999"))
+    display.show(output("cmd_a", numbers))
+    display.show(command_done("cmd_a", exit_code=0, stdout=numbers[:50] + "…" + numbers[-50:]))
+    assert not any("at its end" in line for line in shown)
+
+
 def test_a_script_of_several_lines_is_shown_by_its_first(display, shown):
     display.show(command_added("cmd_a", "cat <<E\nx\nE"))
     assert shown == ["[1] $ cat <<E  (and 2 more lines)"]
