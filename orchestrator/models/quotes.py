@@ -11,6 +11,8 @@ from typing import Literal, TypeVar
 
 import yaml
 
+from orchestrator.models.patterns import Match, Pattern, PatternInvalid
+
 Scope = Literal["last", "all", "session", "prompt"] | int
 """Where a quote looks: an int is the step of that number, counted from 1."""
 
@@ -37,7 +39,7 @@ class QuoteProblem(ValueError):
 class Find:
     """One match: the `nth` (from 0, negative from the end), and of it one group."""
 
-    pattern: re.Pattern[str]
+    pattern: Pattern
     scope: Scope
     group: int | str
     nth: int
@@ -48,7 +50,7 @@ class Find:
 class Each:
     """Every match, formatted and joined. `{1}` or `{name}` is a group, `{n}` counts from 1."""
 
-    pattern: re.Pattern[str]
+    pattern: Pattern
     scope: Scope
     format: str
     join: str
@@ -144,7 +146,7 @@ def render_value(template: Template, sources: Sources) -> object:
 
 def _quoted(quote: Quote, sources: Sources) -> str:
     texts = sources.within(quote.scope)
-    matches: list[re.Match[str]] = []
+    matches: list[Match] = []
     for haystack in _views(texts):
         matches = list(quote.pattern.finditer(haystack))
         if isinstance(quote, Each):
@@ -161,7 +163,7 @@ def _quoted(quote: Quote, sources: Sources) -> str:
     )
 
 
-def _row(quote: Each, match: re.Match[str], number: int) -> str:
+def _row(quote: Each, match: Match, number: int) -> str:
     def value(placeholder: re.Match[str]) -> str:
         key = placeholder[1]
         if key == "n" and "n" not in quote.pattern.groupindex:
@@ -235,17 +237,15 @@ def _parse_quote(inner: str) -> Quote | str:
     return Find(pattern, scope, group, _field(fields, "nth", int, 0), form)
 
 
-def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """Compile so that ^ and $ mean lines. Errors: `QuoteProblem`."""
-    if not pattern:
-        raise QuoteProblem("the pattern is empty")
+def compile_pattern(pattern: str) -> Pattern:
+    """As `Pattern`. Errors: `QuoteProblem`."""
     try:
-        return re.compile(pattern, re.MULTILINE)
-    except re.error as error:
-        raise QuoteProblem(f"{pattern!r} is no regular expression: {error}") from error
+        return Pattern(pattern)
+    except PatternInvalid as error:
+        raise QuoteProblem(str(error)) from error
 
 
-def _each(fields: Mapping[str, object], pattern: re.Pattern[str], scope: Scope) -> Each:
+def _each(fields: Mapping[str, object], pattern: Pattern, scope: Scope) -> Each:
     form = _field(fields, "format", str, "{1}" if pattern.groups else "{0}")
     for placeholder in _PLACEHOLDER.findall(form):
         if placeholder != "n":
@@ -273,7 +273,7 @@ def _field(fields: Mapping[str, object], key: str, kind: type[T], default: T) ->
     return value
 
 
-def _check_group(pattern: re.Pattern[str], group: object) -> None:
+def _check_group(pattern: Pattern, group: object) -> None:
     known = (
         group in pattern.groupindex
         if isinstance(group, str)

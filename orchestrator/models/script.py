@@ -1,10 +1,10 @@
 """Owns what a script is: turns of steps, each a scripted answer. See docs/scripts.md."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orchestrator.models.model import Usage
+from orchestrator.models.patterns import Pattern
 from orchestrator.models.quotes import Template
 
 Value = Template | int | float | bool | None | tuple["Value", ...] | Mapping[str, "Value"]
@@ -46,8 +46,8 @@ class Step:
 class Turn:
     """The steps for the user messages that `when` finds itself in, and so for instructions."""
 
-    when: re.Pattern[str] | None
-    when_instructions: re.Pattern[str] | None
+    when: Pattern | None
+    when_instructions: Pattern | None
     steps: tuple[Step, ...]
 
     def is_for(self, prompt: str, instructions: str) -> bool:

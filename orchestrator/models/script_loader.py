@@ -11,11 +11,14 @@ import yaml
 
 from orchestrator.models.errors import ScriptInvalid
 from orchestrator.models.model import Usage
+from orchestrator.models.patterns import Pattern
 from orchestrator.models.quotes import Find, QuoteProblem, Template, compile_pattern, parse
 from orchestrator.models.script import Delay, Script, ScriptedCall, Step, Turn, Value
 
-MAX_SCRIPT_BYTES = 1024 * 1024
+MAX_SCRIPT_BYTES = 256 * 1024
+"""Reading this much keeps the service from other work for less than a second."""
 MAX_STEPS = 10_000
+MAX_VALUES = 10_000
 DEFAULT_CHUNK = 24
 
 _SECONDS = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
@@ -60,14 +63,17 @@ def load_script(path: Path) -> Script:
 def read_script(text: str, source: str) -> Script:
     """Read a script. Errors: `ScriptInvalid`, whose message has `source:line: problem` lines."""
     try:
-        node = yaml.compose(text, yaml.SafeLoader)
+        node = yaml.compose(text, yaml.CSafeLoader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ScriptInvalid(f"{source}:{line}: {error.problem}", path=source) from error
     except yaml.YAMLError as error:
         raise ScriptInvalid(f"{source}: {error}", path=source) from error
     reader = _Reader()
-    script = reader.script(node) if node is not None else None
+    try:
+        script = reader.script(node) if node is not None else None
+    except RecursionError:
+        raise ScriptInvalid(f"{source}: its values are nested too deeply", path=source) from None
     if script is None and not reader.problems:
         reader.problems.append((1, "the file is empty"))
     if reader.problems or script is None:
@@ -88,6 +94,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.problems: list[tuple[int, str]] = []
+        self._values = 0
 
     def script(self, node: yaml.Node) -> Script | None:
         keys = {"script", "description", "defaults", "steps", "turns"}
@@ -128,10 +135,12 @@ class _Reader:
                 continue
             if not step.calls and place < len(entries):
                 self._problem(entry, "an answer ends the turn: the steps after it are never played")
-            steps += [step] * count
+            steps += [step] * min(count, MAX_STEPS + 1)
+            if len(steps) > MAX_STEPS:
+                break
         if len(steps) > MAX_STEPS:
-            self._problem(node, f"{len(steps)} steps are more than {MAX_STEPS}")
-        if steps and steps[-1].calls:
+            self._problem(node, f"there are more than {MAX_STEPS} steps")
+        elif steps and steps[-1].calls:
             self._problem(entries[-1], "the last step must be an answer, or the turn never ends")
         return tuple(steps)
 
@@ -176,6 +185,11 @@ class _Reader:
         return ScriptedCall(name, arguments)
 
     def _value(self, node: yaml.Node, earlier: int) -> Value:
+        self._values += 1
+        if self._values > MAX_VALUES:  # an alias repeats what it names, so few words can be many
+            if self._values == MAX_VALUES + 1:
+                self._problem(node, f"all arguments together have more than {MAX_VALUES} values")
+            return None
         if isinstance(node, yaml.MappingNode):
             fields = self._fields(node, "arguments", None)
             return {key: self._value(child, earlier) for key, child in fields.items()}
@@ -232,7 +246,7 @@ class _Reader:
         total = counts["input_tokens"] + counts["output_tokens"]
         return Usage(total_tokens=total, **counts)
 
-    def _pattern(self, fields: Fields, key: str) -> re.Pattern[str] | None:
+    def _pattern(self, fields: Fields, key: str) -> Pattern | None:
         if key not in fields:
             return None
         try:

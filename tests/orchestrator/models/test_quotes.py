@@ -42,6 +42,24 @@ def test_a_quote_takes_words_out_of_outputs(text, expected):
     assert filled(text) == expected
 
 
+@pytest.mark.timeout(20)
+def test_no_pattern_keeps_the_service_busy():
+    sources = Sources(steps={1: ["a" * 1_000_000]}, last=1, session=[], prompt="")
+    with pytest.raises(QuoteProblem, match="matches 0 times"):
+        render(parse("{{ find: '(a+)+$b' }}"), sources)
+
+
+@pytest.mark.parametrize("pattern", ["(?=a)", r"(a)\\1", "((a{1000}){1000}){1000}", "(?P<a>x"])
+def test_a_pattern_that_cannot_be_searched_in_bounded_time_is_refused(pattern):
+    with pytest.raises(QuoteProblem, match="is no regular expression here"):
+        parse(f'{{{{ find: "{pattern}" }}}}')
+
+
+def test_half_a_character_in_an_output_matches_nothing_and_harms_nothing():
+    sources = Sources(steps={1: ['{"a": "x\\ud800 7"}']}, last=1, session=[], prompt="")
+    assert render(parse(r"{{ find: 'x. (\d)' }}"), sources) == "7"
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

@@ -77,7 +77,7 @@ steps:
     ("text", "problem"),
     [
         ("", "bad.yaml:1: the file is empty"),
-        ("script: [", "bad.yaml:1: "),
+        ("script: [", "bad.yaml:2: "),
         ("- x", "bad.yaml:1: a script must be a mapping"),
         ("script: x", "either steps or turns"),
         ("script: x\nsteps: []", "bad.yaml:2: steps: must be a list that is not empty"),
@@ -94,6 +94,33 @@ steps:
     ],
 )
 def test_a_script_that_cannot_be_played_is_refused(text, problem):
+    with pytest.raises(ScriptInvalid) as caught:
+        read_script(text, "bad.yaml")
+    assert problem in caught.value.message
+
+
+BOMB = (
+    "script: x\nsteps:\n- calls:\n  - name: shell\n    arguments:\n      a0: &a0 [x]\n"
+    + "".join(f"      a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
+)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (BOMB, "more than 10000 values"),
+        (
+            "script: x\nsteps: [{calls: [{name: a}], repeat: 1000000000000}]",
+            "more than 10000 steps",
+        ),
+        (f"script: x\nsteps: [{{calls: [{{name: a, arguments: {'[' * 900}{']' * 900}}}]}}]", ""),
+        ("script: x\nsteps: " + "[" * 100_000, "bad.yaml:2: "),
+        ("script: x\nsteps:\n" + "".join(" " * n + "-\n" for n in range(600)), ""),
+    ],
+    ids=["aliases", "repeats", "deep", "deeper", "deep blocks"],
+)
+def test_few_words_that_mean_much_are_refused(text, problem):
     with pytest.raises(ScriptInvalid) as caught:
         read_script(text, "bad.yaml")
     assert problem in caught.value.message

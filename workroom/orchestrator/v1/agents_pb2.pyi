@@ -607,7 +607,7 @@ class Script(_message.Message):
     name: _builtins.str
     """Shown wherever the model's name would be, after `scripted:`."""
     yaml: _builtins.str
-    """The script in YAML, at most 1 MiB; its format is described in docs/scripts.md. Input only."""
+    """The script in YAML, at most 256 KiB; its format is described in docs/scripts.md. Input only."""
     def __init__(
         self,
         *,
