@@ -42,7 +42,8 @@ DOCKER_SOCKET = "/var/run/docker.sock"
 class Service:
     """The runtime's process and stubs for it."""
 
-    def __init__(self, channel: Any) -> None:
+    def __init__(self, channel: Any, pid: int = 0) -> None:
+        self.pid = pid
         self.containers = crpc.ContainerServiceStub(channel)
         self.executions = erpc.ExecutionServiceStub(channel)
 
@@ -204,7 +205,7 @@ async def served() -> AsyncIterator[Service]:
     )
     try:
         async with open_channel(f"unix:{home.socket('runtime')}") as channel:
-            service = Service(channel)
+            service = Service(channel, process.pid)
             request = cpb.GetCapabilitiesRequest()
             await service.containers.GetCapabilities(request, wait_for_ready=True, timeout=60)
             yield service
