@@ -15,7 +15,8 @@ from workroom.errors import WorkroomError
 def main() -> int:
     """Does what the arguments say; 1 with the reason on stderr when it cannot be done.
 
-    SIGINT and SIGTERM end it in order: no process, container or half image is left behind.
+    SIGINT, SIGTERM and SIGHUP (which tells that a parent died) end it in order: no process,
+    container or half image is left behind.
     """
     arguments = _parser().parse_args()
     try:
@@ -31,10 +32,11 @@ async def _until_signalled(work: Coroutine[None, None, int]) -> int:
     assert task is not None
 
     def stop(number: signal.Signals) -> None:
-        received.append(number)
-        task.cancel()
+        if number != signal.SIGHUP or not received:  # a parent's death may be told several times
+            received.append(number)
+            task.cancel()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, stop, number)
     try:
         return await work

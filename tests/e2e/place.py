@@ -153,10 +153,10 @@ class Place:
         return pid
 
     def sockets(self) -> list[str]:
-        return [str(path) for path in self.root.rglob("*") if path.is_socket()]
+        return [str(path) for path in paths_below(self.root) if path.is_socket()]
 
     def temporary_files(self) -> list[str]:
-        return [str(path) for path in self.temporary.rglob("*")]
+        return [str(path) for path in paths_below(self.temporary)]
 
     async def remains(self) -> list[str]:
         """All that is there although nothing runs."""
@@ -231,6 +231,12 @@ async def seen(
                 return lines
     assert process.stderr is not None
     raise AssertionError(f"ended without {text!r}: {(await process.stderr.read()).decode()}")
+
+
+def paths_below(folder: Path) -> Iterator[Path]:
+    """All that is there, while others make and remove it: `rglob` fails when a folder goes."""
+    for parent, folders, files in os.walk(folder):
+        yield from (Path(parent, name) for name in (*folders, *files))
 
 
 async def until(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.place import Done, Place, ended, script, seen, until
+from tests.e2e.place import Done, Place, ended, paths_below, script, seen, until
 from tests.orchestrator.models.said import begun_stream
 from tests.orchestrator.models.server import running_server
 
@@ -97,7 +97,7 @@ async def file_being_sent(place: Place) -> AsyncIterator[Process]:
     blobs = place.home / "db" / "blobs"
 
     async def begun() -> bool:
-        return any(path.is_file() and path.stat().st_size for path in blobs.rglob("*"))
+        return any(path.is_file() and path.stat().st_size for path in paths_below(blobs))
 
     words = ("--script", script(place, SLEEP), "--file", "large.bin")
     process = await place.start("run", "hi", *words)
@@ -148,7 +148,7 @@ async def test_a_killed_command_leaves_no_uploaded_file(up):
     blobs = up.home / "db" / "blobs"
 
     async def none() -> bool:
-        return not any(path.is_file() for path in blobs.rglob("*"))
+        return not any(path.is_file() for path in paths_below(blobs))
 
     await until(none, GONE_WITHIN)
 
