@@ -22,7 +22,7 @@ INTERPRETERS := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11
 ENOUGH := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check format protos bench setup grpcurl postgres clean clean-all
+.PHONY: help demo test test-all check format protos bench fuzz setup grpcurl postgres clean clean-all
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -58,6 +58,12 @@ protos: $(INSTALLED) ## generate the stubs in workroom/*/v1 from protos/
 
 bench: setup ## measure, and compare with what others do; writes benchmarks/out/latest.json
 	$(BIN)/python -m benchmarks
+
+# Seconds for each parser.
+FUZZ_SECONDS ?= 60
+
+fuzz: $(INSTALLED) ## feed the egress proxy's parsers damaged messages for FUZZ_SECONDS each
+	FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest tests/egress_proxy/test_fuzz.py
 
 setup: $(INSTALLED) ## a container engine that answers, and the image `base`
 	@$(BIN)/python -m container_runtime.setup all
