@@ -14,6 +14,7 @@ from orchestrator.records import (
     FunctionCall,
     ImageUrl,
     Item,
+    ItemContent,
     ReasoningSummary,
     Session,
     Text,
@@ -63,8 +64,9 @@ def assemble(
 ) -> model.ModelRequest:
     """The request for the next answer; `items` are all of the session, in order.
 
-    A call is followed by its result at once, so that the beginning of the conversation stays the
-    same from step to step. The model's name is the agent's; the caller replaces an empty one.
+    The calls of one answer come together and their results after them, as the model made them;
+    the beginning of the conversation stays the same from step to step. The model's name is the
+    agent's; the caller replaces an empty one.
     """
     effort = agent.reasoning.effort
     return model.ModelRequest(
@@ -97,40 +99,45 @@ def instructions(agent: Agent, data_map: str) -> str:
 
 
 def _items(items: Sequence[Item]) -> Iterator[model.Item]:
-    for _, group in groupby(items, key=_call_of):
-        together = list(group)
-        first = together[0].content
-        if isinstance(first, CommandExecution):
-            yield from _shell_call([item.content for item in together])  # type: ignore[misc]
-        else:
-            for item in together:
-                yield from _one(item)
+    for _, answer in groupby(items, key=lambda item: (item.turn_id, item.answer)):
+        results: list[model.Item] = []
+        for _, group in groupby(answer, key=_call_of):
+            together = [item.content for item in group]
+            commands = [content for content in together if isinstance(content, CommandExecution)]
+            if commands:
+                call, result = _shell_call(commands)
+                yield call
+                results.append(result)
+                continue
+            for content in together:
+                said = list(_one(content))
+                results += (item for item in said if isinstance(item, model.FunctionCallOutput))
+                yield from (item for item in said if not isinstance(item, model.FunctionCallOutput))
+        yield from results
 
 
-def _call_of(item: Item) -> tuple[str, str]:
+def _call_of(item: Item) -> str:
     """Commands of one call stay together; everything else is by itself."""
-    if isinstance(item.content, CommandExecution):
-        return item.turn_id, item.content.call_id
-    return item.id, ""
+    return item.content.call_id if isinstance(item.content, CommandExecution) else item.id
 
 
-def _shell_call(commands: Sequence[CommandExecution]) -> Iterator[model.Item]:
+def _shell_call(commands: Sequence[CommandExecution]) -> tuple[model.Item, model.Item]:
     call_id = commands[0].call_id
     arguments = next((command.arguments for command in commands if command.arguments), "{}")
-    yield model.FunctionCall(call_id, shell.NAME, arguments)
-    yield model.FunctionCallOutput(call_id, render_results(commands))
+    call = model.FunctionCall(call_id, shell.NAME, arguments)
+    return call, model.FunctionCallOutput(call_id, render_results(commands))
 
 
-def _one(item: Item) -> Iterator[model.Item]:
-    match item.content:
-        case UserMessage(content):
-            yield model.Message("user", tuple(_part(part) for part in content))
+def _one(content: ItemContent) -> Iterator[model.Item]:
+    match content:
+        case UserMessage(parts):
+            yield model.Message("user", tuple(_part(part) for part in parts))
         case AssistantMessage(text):
             if text:
                 yield model.Message.of("assistant", text)
-        case ReasoningSummary(summary, model_item_id, encrypted_content, content):
+        case ReasoningSummary(summary, model_item_id, encrypted_content, reasoning):
             if model_item_id:
-                yield model.Reasoning(model_item_id, encrypted_content, summary, content)
+                yield model.Reasoning(model_item_id, encrypted_content, summary, reasoning)
         case FunctionCall(call_id, name, arguments, output):
             yield model.FunctionCall(call_id, name, arguments)
             yield model.FunctionCallOutput(call_id, output)

@@ -352,7 +352,8 @@ class CommandExecution:
     `arguments` is the whole call as the model wrote it, on the first command of the call and
     empty on the others. `timeout` and `max_output_chars` are the settled ones. `yield_time` None
     means that the call waits for the end. `outcome` is None until there is one; `still_running`
-    says that the model got its result before the end. `stdout` and `stderr` are bounded already.
+    says that the model got its result before the end. `stdout` and `stderr` are bounded already;
+    `output_held` says that a process which the command left behind may write more, unseen.
     """
 
     call_id: str
@@ -371,6 +372,7 @@ class CommandExecution:
     stdout: str = ""
     stderr: str = ""
     duration: timedelta | None = None
+    output_held: bool = False
     kind: Literal["command_execution"] = "command_execution"
 
 
@@ -388,6 +390,10 @@ class FunctionCall:
 ItemContent = UserMessage | AssistantMessage | ReasoningSummary | CommandExecution | FunctionCall
 
 
+POSITIONS_PER_ANSWER = 100_000
+"""How far apart the positions of two answers' first items are."""
+
+
 @dataclass(frozen=True, slots=True)
 class Item:
     """One thing in a conversation.
@@ -402,6 +408,11 @@ class Item:
     create_time: datetime
     content: ItemContent
     position: int = 0
+
+    @property
+    def answer(self) -> int:
+        """Which of its turn's answers it belongs to, from 1; 0 for what the user said."""
+        return self.position // POSITIONS_PER_ANSWER
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,7 +182,8 @@ class Follower:
             duration = max(execution.end_time.ToDatetime() - start, timedelta())
         if not self.ended.done():
             outcome = outcome_of(execution.outcome, self.command.timeout)
-            self.ended.set_result(self._result(outcome, duration))
+            held = execution.outcome.output_held
+            self.ended.set_result(self._result(outcome, duration, output_held=held))
 
     def _finish(self) -> None:
         self.accepted.set()
@@ -190,7 +191,9 @@ class Follower:
             for stream in self._streams.values():
                 stream.end()
 
-    def _result(self, outcome: Outcome | None, duration: timedelta | None) -> CommandResult:
+    def _result(
+        self, outcome: Outcome | None, duration: timedelta | None, *, output_held: bool = False
+    ) -> CommandResult:
         stdout, stderr = self._output.render()
         return CommandResult(
             item_id=self.command.item_id,
@@ -202,6 +205,7 @@ class Follower:
             still_running=outcome is None,
             stdout_bytes=self._streams[pb.OUTPUT_STREAM_STDOUT].offset,
             stderr_bytes=self._streams[pb.OUTPUT_STREAM_STDERR].offset,
+            output_held=output_held,
         )
 
     def _start(self) -> pb.StartExecutionRequest:

@@ -11,13 +11,19 @@ from typing import Protocol
 
 from orchestrator.records import Ended, Exited, Outcome, Signalled
 
+HELD = (
+    "(a process that the command left in the background goes on and holds its output: what it "
+    "writes from now on cannot be seen; start such a process with its output sent to a file)"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
     """What became of one command, or what is known of it when the call yields.
 
     `outcome` is None exactly when `still_running`. Both texts are bounded and readable.
-    `stdout_bytes` and `stderr_bytes` are the offsets up to which output was read.
+    `stdout_bytes` and `stderr_bytes` are the offsets up to which output was read. `output_held`
+    says that a process which the command left behind may write more, unseen.
     """
 
     item_id: str
@@ -29,6 +35,7 @@ class CommandResult:
     still_running: bool = False
     stdout_bytes: int = 0
     stderr_bytes: int = 0
+    output_held: bool = False
 
     @property
     def succeeded(self) -> bool:
@@ -48,6 +55,8 @@ class Reported(Protocol):
     def stderr(self) -> str: ...
     @property
     def duration(self) -> timedelta | None: ...
+    @property
+    def output_held(self) -> bool: ...
 
 
 def render_results(results: Sequence[Reported]) -> str:
@@ -83,6 +92,8 @@ def _render(result: Reported, prefix: str) -> str:
             parts.append(f"{name} ({len(text)} characters):\n{text.removesuffix(chr(10))}")
     if len(parts) == 1 and isinstance(result.outcome, Exited | Signalled):
         parts.append("(no output)")
+    if result.output_held:
+        parts.append(HELD)
     return "\n".join(parts)
 
 

@@ -120,6 +120,7 @@ async def _finish(
         stdout=result.stdout,
         stderr=result.stderr,
         duration=result.duration,
+        output_held=result.output_held,
     )
     succeeded = result.still_running or result.outcome == Exited(0)
     state = ItemState.COMPLETED if succeeded else ItemState.FAILED

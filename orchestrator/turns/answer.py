@@ -6,6 +6,7 @@ from dataclasses import replace
 from orchestrator import ids
 from orchestrator.models import model as m
 from orchestrator.records import (
+    POSITIONS_PER_ANSWER,
     AssistantMessage,
     CommandExecution,
     EventKind,
@@ -25,7 +26,6 @@ from orchestrator.store.log import Draft
 from orchestrator.tools import shell
 from orchestrator.turns.journal import Journal
 
-_POSITIONS_PER_STEP = 100_000
 _POSITIONS_PER_ENTRY = 100
 
 
@@ -154,7 +154,7 @@ class Answer:
         journal = self._journal
         item_id = ids.derived(prefix, journal.turn_id, self._step, index, number)
         known = self._opened.get(item_id)
-        position = (self._step + 1) * _POSITIONS_PER_STEP + index * _POSITIONS_PER_ENTRY + number
+        position = (self._step + 1) * POSITIONS_PER_ANSWER + index * _POSITIONS_PER_ENTRY + number
         return Item(
             id=item_id,
             session_id=journal.session.id,

@@ -1,9 +1,11 @@
 """Owns stand-ins that the orchestrator's own tests use beside the runtime's and the proxy's."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -42,12 +44,14 @@ class FakeReviewer(rpc.ReviewerServiceServicer):
 class ModelServer:
     """A Responses server: answers each request with the next of its answers, when it may.
 
-    An answer is a status other than 200, or the text to say. `waiting` is set while a request
-    waits for `may_answer`.
+    An answer is a status other than 200, the text to say, or the commands to run, each by a call
+    of its own named `call_1` and so on. `waiting` is set while a request waits for `may_answer`;
+    `heard` has the requests' bodies.
     """
 
     def __init__(self) -> None:
-        self.answers: list[int | str] = []
+        self.answers: list[int | str | list[str]] = []
+        self.heard: list[dict[str, Any]] = []
         self.requests = 0
         self.waiting = asyncio.Event()
         self.may_answer = asyncio.Event()
@@ -64,7 +68,9 @@ class ModelServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            await reader.readuntil(b"\r\n\r\n")
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
+            self.heard.append(json.loads(await reader.readexactly(length)))
             self.requests += 1
             self.waiting.set()
             leaving = asyncio.ensure_future(_drained(reader))
@@ -86,14 +92,36 @@ async def _drained(reader: asyncio.StreamReader) -> None:
         pass
 
 
-def _response(answer: int | str) -> bytes:
+def _response(answer: int | str | list[str]) -> bytes:
     if isinstance(answer, int):
         body = b'{"error": {"message": "no", "type": "x", "code": null}}'
         head = f"HTTP/1.1 {answer} X\r\nContent-Type: application/json\r\n"
     else:
-        body = _events(answer).encode()
+        body = (_events(answer) if isinstance(answer, str) else _calls(answer)).encode()
         head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
     return f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
+
+
+def _calls(commands: list[str]) -> str:
+    items = [
+        {
+            "type": "function_call",
+            "id": f"fc_{number}",
+            "call_id": f"call_{number}",
+            "name": "shell",
+            "arguments": json.dumps({"commands": [{"command": command}]}),
+            "status": "completed",
+        }
+        for number, command in enumerate(commands, 1)
+    ]
+    usage = {"input_tokens": 10, "output_tokens": 2, "total_tokens": 12}
+    response = {"id": "r", "status": "completed", "output": items, "usage": usage}
+    events: list[dict[str, Any]] = [
+        {"type": "response.output_item.done", "output_index": index, "item": item}
+        for index, item in enumerate(items)
+    ]
+    events.append({"type": "response.completed", "response": response})
+    return "".join(f"data: {json.dumps(event)}\n\n" for event in events)
 
 
 def _events(text: str) -> str:

@@ -5,6 +5,7 @@ from itertools import count
 from orchestrator.context import BASE_INSTRUCTIONS, assemble
 from orchestrator.models import model
 from orchestrator.records import (
+    POSITIONS_PER_ANSWER,
     Agent,
     AssistantMessage,
     CommandExecution,
@@ -30,8 +31,10 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _numbers = count()
 
 
-def item(content, turn="turn_1") -> Item:
-    return Item(f"item_{next(_numbers)}", "sess_1", turn, ItemState.COMPLETED, NOW, content)
+def item(content, turn="turn_1", answer=0) -> Item:
+    position = answer * POSITIONS_PER_ANSWER
+    number = next(_numbers)
+    return Item(f"item_{number}", "sess_1", turn, ItemState.COMPLETED, NOW, content, position)
 
 
 def command(call_id="call_1", **fields) -> CommandExecution:
@@ -65,9 +68,9 @@ def test_the_commands_of_one_call_become_one_call_and_one_result():
     second = command(outcome=Exited(2), stderr="b")
     request = assembled(
         item(UserMessage((Text("go"), ImageUrl("https://example.org/a.png")))),
-        item(first),
-        item(second),
-        item(AssistantMessage("done")),
+        item(first, answer=1),
+        item(second, answer=1),
+        item(AssistantMessage("done"), answer=2),
     )
     user, call, output, answer = request.items
     assert user == model.Message(
@@ -81,14 +84,37 @@ def test_the_commands_of_one_call_become_one_call_and_one_result():
     assert parse_call(call.arguments).commands[0].script == "ls"
 
 
-def test_calls_made_together_stay_apart():
+def kinds_and_calls(request: model.ModelRequest) -> list[tuple[str, str]]:
+    return [
+        (type(entry).__name__, entry.call_id)
+        for entry in request.items
+        if isinstance(entry, model.FunctionCall | model.FunctionCallOutput)
+    ]
+
+
+def test_the_calls_of_one_answer_come_before_their_results():
     request = assembled(
-        item(command("call_1", outcome=Exited(0))), item(command("call_2", outcome=Exited(0)))
+        item(command("call_1", outcome=Exited(0)), answer=1),
+        item(FunctionCall("call_2", "fly", "{}", "there is no tool `fly`"), answer=1),
+        item(command("call_3", outcome=Exited(0)), answer=1),
     )
-    assert [type(entry).__name__ for entry in request.items] == [
-        "FunctionCall",
-        "FunctionCallOutput",
-    ] * 2
+    assert kinds_and_calls(request) == [
+        *(("FunctionCall", f"call_{number}") for number in (1, 2, 3)),
+        *(("FunctionCallOutput", f"call_{number}") for number in (1, 2, 3)),
+    ]
+
+
+def test_the_calls_of_two_answers_each_have_their_result_at_once():
+    request = assembled(
+        item(command("call_1", outcome=Exited(0)), answer=1),
+        item(command("call_2", outcome=Exited(0)), answer=2),
+    )
+    assert kinds_and_calls(request) == [
+        ("FunctionCall", "call_1"),
+        ("FunctionCallOutput", "call_1"),
+        ("FunctionCall", "call_2"),
+        ("FunctionCallOutput", "call_2"),
+    ]
 
 
 def test_the_same_call_id_in_two_turns_is_two_calls():

@@ -131,11 +131,14 @@ async def test_commands_do_what_the_stand_in_does(runner, container_id):
         planned("echo before; sleep 60", seconds=0.5),
         planned("kill -9 $$"),
         planned("id -u; pwd; cat data/sales.csv"),
+        planned("sleep 60 & echo left"),
     ]
     by_item = {
         result.item_id: result for result in await results_of(runner, container_id, *commands)
     }
-    both, long, wide, late, killed, ordinary = (by_item[c.item_id] for c in commands)
+    both, long, wide, late, killed, ordinary, left = (by_item[c.item_id] for c in commands)
+    assert (left.outcome, left.stdout, left.output_held) == (Exited(0), "left\n", True)
+    assert not ordinary.output_held
     assert both.outcome == Exited(3)
     assert (both.stdout, both.stderr) == ("out\n", "err\n") and both.duration is not None
     size = sum(len(f"{n}\n") for n in range(1, 1_000_001))

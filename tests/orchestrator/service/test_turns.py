@@ -243,6 +243,30 @@ async def test_errors_of_the_model_server_fail_the_turn_and_the_session_goes_on(
             assert answer.message.content[0].text == "Better now."
 
 
+async def test_the_calls_of_one_answer_go_back_together_and_their_results_after_them(peers: Peers):
+    async with ModelServer().serving() as server:
+        server.may_answer.set()
+        server.answers = [["echo first", "echo second"], "Done."]
+        settings = {"model_base_url": server.address, "model": "m"}
+        async with peers.orchestrator(**settings) as (_, client):
+            request = pb.CreateSessionRequest()
+            request.input.add(text="go")
+            created = await client.sessions.CreateSession(request)
+            events = await heard(client, created.session.id)
+            assert kinds(events)[-2:] == ["turn_completed", "session_idle"]
+    _, told = server.heard
+    assert [(item["type"], item.get("call_id")) for item in told["input"][-4:]] == [
+        ("function_call", "call_1"),
+        ("function_call", "call_2"),
+        ("function_call_output", "call_1"),
+        ("function_call_output", "call_2"),
+    ]
+    assert ["first" in told["input"][-2]["output"], "second" in told["input"][-1]["output"]] == [
+        True,
+        True,
+    ]
+
+
 async def test_a_runtime_that_cannot_make_the_container_fails_the_session(peers: Peers):
     async with peers.orchestrator() as (_, client):
         request = scripted(WORKING)

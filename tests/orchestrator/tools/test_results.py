@@ -1,10 +1,11 @@
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from orchestrator.records import CommandExecution, Ended, Exited, Signalled
 from orchestrator.tools.followers import outcome_of
-from orchestrator.tools.results import CommandResult, describe, render_results
+from orchestrator.tools.results import HELD, CommandResult, describe, render_results
 from workroom.runtime.v1 import executions_pb2 as pb
 
 
@@ -17,6 +18,12 @@ def test_one_command_is_told_without_a_number():
         [result(Exited(0), stdout="a\nb\n", stderr="c", duration=timedelta(seconds=0.256))]
     )
     assert told == "exit code 0 (0.26 s)\nstdout (4 characters):\na\nb\nstderr (1 characters):\nc"
+
+
+def test_a_process_left_behind_with_the_output_is_told():
+    left = result(Exited(0), stdout="on\n", output_held=True)
+    assert render_results([left]) == f"exit code 0\nstdout (3 characters):\non\n{HELD}"
+    assert render_results([replace(left, stdout="")]) == f"exit code 0\n(no output)\n{HELD}"
 
 
 def test_several_commands_are_told_in_order():
