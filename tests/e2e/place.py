@@ -155,6 +155,10 @@ class Place:
     def sockets(self) -> list[str]:
         return [str(path) for path in paths_below(self.root) if path.is_socket()]
 
+    def mounts(self) -> list[str]:
+        table = Path("/proc/self/mounts").read_text().splitlines()
+        return [where for line in table if (where := line.split()[1]).startswith(f"{self.root}/")]
+
     def temporary_files(self) -> list[str]:
         return [str(path) for path in paths_below(self.temporary)]
 
@@ -165,6 +169,7 @@ class Place:
             *processes,
             *(f"container {container}" for container in await self.containers()),
             *(f"socket {path}" for path in self.sockets()),
+            *(f"mount {path}" for path in self.mounts()),
             *(f"temporary file {path}" for path in self.temporary_files()),
         ]
 
@@ -189,6 +194,8 @@ class Place:
         async with aiodocker.Docker(url=f"unix://{engine_socket()}") as engine:
             for container in await self.containers():
                 await engine.containers.container(container).delete(force=True)
+        for mount in self.mounts():
+            await (await asyncio.create_subprocess_exec("umount", mount)).wait()
         shutil.rmtree(self.root, ignore_errors=True)
 
 
