@@ -65,7 +65,8 @@ def read_script(text: str, source: str) -> Script:
     try:
         node = yaml.compose(text, yaml.CSafeLoader)
     except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        last = text.rstrip().count("\n") + 1  # what is missing at the end is told behind it
+        line = min(error.problem_mark.line + 1, last) if error.problem_mark else 1
         raise ScriptInvalid(f"{source}:{line}: {error.problem}", path=source) from error
     except yaml.YAMLError as error:
         raise ScriptInvalid(f"{source}: {error}", path=source) from error

@@ -4,6 +4,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,6 +59,13 @@ async def spec(tmp_path):
     )
     yield spec
     await stop_daemon(spec, ignore, force=True)
+
+
+@pytest.fixture
+def short_path():
+    """The engine's own parts listen on sockets below it, whose paths are bounded."""
+    with tempfile.TemporaryDirectory(prefix="wr-", dir="/tmp") as path:
+        yield Path(path)
 
 
 @pytest.fixture
@@ -209,11 +217,10 @@ async def test_engine_that_ends_at_once_is_an_error_with_the_end_of_its_log(spec
     assert owned_daemon(spec) is None
 
 
-@pytest.mark.parametrize("problem", daemon.PASSING_FAILURES)
-async def test_engine_that_ends_for_what_passes_is_started_again(spec, tmp_path, problem):
+async def test_engine_that_meets_a_pid_file_is_started_again(spec, tmp_path):
     once = tmp_path / "once"
     script = (
-        f'if [ ! -e {once} ]; then touch {once}; echo "{problem}" >&2; exit 1; fi; '
+        f'if [ ! -e {once} ]; then touch {once}; echo "pid file found" >&2; exit 1; fi; '
         f"exec {sys.executable} -c '{FAKE_ENGINE}' \"$@\""
     )
     spec = replace(spec, launcher=("sh", "-c", script))
@@ -256,15 +263,15 @@ async def test_engine_that_answers_is_used_as_it_is(tmp_path, told):
 
 @pytest.mark.docker
 @pytest.mark.timeout(120)
-async def test_real_engine_starts_over_a_stale_pid_file_and_stops(spec, tmp_path, told):
+async def test_real_engine_starts_over_a_stale_pid_file_and_stops(spec, short_path, told):
     """In a network namespace of its own, so that the machine's own engine keeps its network."""
     spec.pid_file.write_text("4194305")  # above the kernel's highest pid
     spec = replace(
         spec,
         launcher=("unshare", "--net"),
         arguments=(
-            f"--data-root={tmp_path / 'data'}",
-            f"--exec-root={tmp_path / 'exec'}",
+            f"--data-root={short_path / 'data'}",
+            f"--exec-root={short_path / 'exec'}",
             "--bridge=none",
             "--iptables=false",
         ),
@@ -284,7 +291,7 @@ async def test_real_engine_starts_over_a_stale_pid_file_and_stops(spec, tmp_path
     assert "stale pid file" in told[0]
     assert not owned.is_alive()
     assert DEFAULT_SOCKET.is_socket()
-    assert not processes_that_mention(str(tmp_path))
+    assert not processes_that_mention(str(short_path))
 
 
 async def test_set_ups_at_the_same_time_start_one_engine(spec, told):

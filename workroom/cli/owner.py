@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -41,10 +42,10 @@ def print_json(message: Message) -> None:
 
 
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Rows under titles, each column as wide as it has to be; the last ends with the terminal."""
+    """Rows under titles, each column as wide as it has to be; a terminal's edge ends the last."""
     cells = [titles, *([" ".join(printable(cell).split()) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(titles))]
-    most = shutil.get_terminal_size((120, 24)).columns
+    most = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for number, row in enumerate(cells):
         padded = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
         line = "  ".join(padded).rstrip()[:most]

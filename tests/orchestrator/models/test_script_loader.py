@@ -77,7 +77,7 @@ steps:
     ("text", "problem"),
     [
         ("", "bad.yaml:1: the file is empty"),
-        ("script: [", "bad.yaml:2: "),
+        ("script: [", "bad.yaml:1: "),
         ("- x", "bad.yaml:1: a script must be a mapping"),
         ("script: x", "either steps or turns"),
         ("script: x\nsteps: []", "bad.yaml:2: steps: must be a list that is not empty"),
