@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import grpc
@@ -193,10 +193,11 @@ async def test_the_runtime_listens_on_nothing_but_its_socket(up):
 def tcp_listeners(pid: int) -> set[int]:
     """The TCP ports that a process listens on."""
     inodes = set()
-    for entry in os.scandir(f"/proc/{pid}/fd"):
-        target = os.readlink(entry.path)
-        if target.startswith("socket:["):
-            inodes.add(target[8:-1])
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(FileNotFoundError):  # closed meanwhile
+            target = os.readlink(f"/proc/{pid}/fd/{name}")
+            if target.startswith("socket:["):
+                inodes.add(target[8:-1])
     ports = set()
     for table in ("tcp", "tcp6"):
         with open(f"/proc/{pid}/net/{table}") as rows:
